@@ -1,14 +1,13 @@
 """A query file: its keys, checked against the models that it names, and its expressions put together. Pure.
 
-`docs/query-files.md` describes the file, `language` has its expressions. First come the steps, `[nodes.NAME]`, then
-what the names in expressions mean, then all of it together: types, that everything is used, and an order to run in.
+`docs/query-files.md` describes the file, `language` has its expressions.
 """
 
 import ast
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from graphlib import CycleError, TopologicalSorter
 from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +18,7 @@ from latebind.domain.errors import QueryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, StepSpec, TensorSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.queries import PLANNERS
-from latebind.queries.file.language import Parsed, parse
+from latebind.queries.file.language import condition, parse, tensor
 from latebind.queries.file.source import Source
 from latebind.queries.file.wiring import (
     INPUT,
@@ -82,45 +81,11 @@ def read_query(path: Path, models: Mapping[str, ModelSpec], accuracies: Mapping[
 
     Raises `QueryError` as `FILE:LINE: what is wrong, and what to do`.
     """
-    source, written = _opened(path)
-    name = query_name(path)
-    if name in models:
-        raise source.error(f"there is a model {name} as well: give the query's file another name")
-    _check_names(source, written)
-    written_conditions = {one: _parsed(source, text, "conditions", one) for one, text in written.conditions.items()}
-    found = {one: _step(source, one, value, models, accuracies) for one, value in written.nodes.items()}
-    behind = {
-        one: {other for other in condition.names if other in written_conditions}
-        for one, condition in written_conditions.items()
-    }
-    conditions_in_order = _in_order(source, "conditions", behind)
-    steps = {one: found[one] for one in _in_order(source, "nodes", _waited_for(source, found, written_conditions))}
-    scope = Scope(steps, _inputs(source, written, steps), {})
-    for one in conditions_in_order:
-        with source.about("conditions", one):
-            scope.conditions[one] = written_conditions[one].condition(scope)
-    inputs = tuple(_step_inputs(source, step, scope) for step in steps.values())
-    conditions = tuple(_condition(source, step, scope) for step in steps.values())
-    outputs = _outputs(source, written, scope)
-    _check_used(source, scope, inputs, conditions, list(outputs.values()))
-    nodes = tuple(
-        _node(source, step, scope, taken, condition)
-        for step, taken, condition in zip(steps.values(), inputs, conditions, strict=True)
-    )
-    spec = ModelSpec(
-        name=name,
-        version=written.version,
-        inputs=tuple(scope.inputs.values()),
-        outputs=tuple(TensorSpec(each, one.kind.dtype, one.kind.shape) for each, one in outputs.items()),
-        stages=len(nodes),
-        max_batch=min(model.max_batch for step in steps.values() for model in step.models),
-        steps=tuple(
-            StepSpec(node.name, node.models, node.after, _origins(step, taken, scope))
-            for node, step, taken in zip(nodes, steps.values(), inputs, strict=True)
-        ),
-    )
-    query = Query(spec, nodes, _planner(source, written), (written.deadline_ms or 0.0) / 1e3)
-    return DefinedQuery(query, Wiring(inputs, conditions, tuple(outputs.values())))
+    try:
+        return _Reading(path, models, accuracies).query()
+    except RecursionError:
+        told = "nodes name each other over too many steps: write each after those that it names"
+        raise QueryError(f"{path}:1: {told}") from None
 
 
 def model_names(path: Path) -> tuple[str, ...]:
@@ -147,62 +112,241 @@ def _opened(path: Path) -> tuple[Source, WrittenQuery]:
     return source, written
 
 
-def _planner(source: Source, written: WrittenQuery) -> PlannerConfig:
-    if written.planner not in PLANNERS:
-        raise source.error(f"there is no planner {written.planner!r:.100}: take {', '.join(PLANNERS)}", "planner")
-    return PlannerConfig(written.planner, written.replan)
+class _Reading:
+    """One pass over a file. A step or condition is read when a name first leads to it, so it comes after all it names.
+
+    It looks up what names in expressions stand for (`language.Names`).
+    """
+
+    def __init__(self, path: Path, models: Mapping[str, ModelSpec], measured: Mapping[str, float]) -> None:
+        self._source, self._written = _opened(path)
+        self.name = query_name(path)
+        if self.name in models:
+            raise self._source.error(f"there is a model {self.name} as well: give the query's file another name")
+        _check_names(self._source, self._written)
+        self._measured = measured
+        self._parsed = {name: self._parse(text, "conditions", name) for name, text in self._written.conditions.items()}
+        self._given = {name: self._given_for(name, value, models) for name, value in self._written.nodes.items()}
+        self._inputs = self._read_inputs()
+        self._conditions: dict[str, Tensor] = {}
+        self._nodes: dict[str, Node] = {}  # in the order in which they can run, like the next three
+        self._steps: list[StepSpec] = []
+        self._takes: list[tuple[Tensor, ...]] = []
+        self._whens: list[Tensor | None] = []
+        self._under_way: dict[str, list[str]] = {"nodes": [], "conditions": []}  # outer ones first
+
+    def query(self) -> DefinedQuery:
+        """Return what the file describes."""
+        source, written = self._source, self._written
+        if written.planner not in PLANNERS:
+            raise source.error(f"there is no planner {written.planner!r:.100}: take {', '.join(PLANNERS)}", "planner")
+        for name in written.nodes:
+            self._number(name)
+        for name in written.conditions:
+            self._condition(name)
+        outputs = self._read_outputs()
+        self._check_used(list(outputs.values()))
+        spec = ModelSpec(
+            name=self.name,
+            version=written.version,
+            inputs=tuple(self._inputs.values()),
+            outputs=tuple(TensorSpec(each, one.kind.dtype, one.kind.shape) for each, one in outputs.items()),
+            stages=len(self._nodes),
+            max_batch=min(model.max_batch for given in self._given.values() for model in given.models),
+            steps=tuple(self._steps),
+        )
+        planner = PlannerConfig(written.planner, written.replan)
+        query = Query(spec, tuple(self._nodes.values()), planner, (written.deadline_ms or 0.0) / 1e3)
+        return DefinedQuery(query, Wiring(tuple(self._takes), tuple(self._whens), tuple(outputs.values())))
+
+    # Names in expressions ---------------------------------------------------------------------------------------------
+
+    def alone(self, name: str) -> Tensor:
+        """Return the input or condition of this name."""
+        if name in self._parsed:
+            return self._condition(name)
+        if name in self._inputs:
+            spec = self._inputs[name]
+            below = spec.limit if spec.least >= 0 else None
+            return Ref(INPUT, list(self._inputs).index(name), Kind(spec.dtype, spec.shape, below))
+        if name in self._given:
+            outputs = ", ".join(f"{name}.{output}" for output in self._given[name].gives)
+            raise QueryError(f"{name} is a node: take one of its outputs, {outputs}")
+        known = ", ".join((*self._inputs, *self._parsed)) or "none"
+        raise QueryError(
+            f"nothing is called {name:.100}: there are inputs and conditions {known:.500}; an input that no model "
+            "takes unchanged needs its dtype and shape in [inputs]"
+        )
+
+    def of_node(self, name: str, output: str) -> Ref:
+        """Return an output of a node."""
+        if name not in self._given:
+            raise QueryError(f"there is no node {name:.100}: there are {', '.join(self._given):.500}")
+        gives = self._given[name].gives
+        if output not in gives:
+            raise QueryError(f"{name} has no output {output!r:.100}: it has {', '.join(gives):.500}")
+        return Ref(self._number(name), list(gives).index(output), gives[output])
+
+    @contextmanager
+    def _reading(self, table: str, name: str) -> Iterator[None]:
+        """Raise `QueryError` if this leads back to itself."""
+        under_way = self._under_way[table]
+        if name in under_way:
+            around = " -> ".join([*under_way[under_way.index(name) :], name])
+            raise self._source.error(f"{table} go in a circle, {around}: take one of these references out", table, name)
+        under_way.append(name)
+        yield
+        under_way.pop()
+
+    def _condition(self, name: str) -> Tensor:
+        if name not in self._conditions:
+            with self._reading("conditions", name), self._source.about("conditions", name):
+                self._conditions[name] = condition(self._parsed[name], self)
+        return self._conditions[name]
+
+    # Nodes ------------------------------------------------------------------------------------------------------------
+
+    def _parse(self, value: object, *keys: str) -> ast.expr:
+        """Return the expression under these keys, parsed."""
+        text = self._source.typed(str, value, *keys)
+        with self._source.about(*keys):
+            return parse(text)
+
+    def _given_for(self, name: str, value: object, models: Mapping[str, ModelSpec]) -> "_Given":
+        """Return the table `[nodes.NAME]`, with expressions parsed."""
+        written = self._source.typed(WrittenNode, value, "nodes", name)
+        chosen = _models(self._source, name, written.models, models)
+        inputs = {one: self._parse(text, "nodes", name, "inputs", one) for one, text in written.inputs.items()}
+        known = [spec.name for spec in chosen[0].inputs]
+        for one in written.inputs:
+            if one not in known:
+                where = "nodes", name, "inputs", one
+                raise self._source.error(f"{'.'.join(where):.200} is not known here: take {', '.join(known)}", *where)
+        for one in known:
+            if one not in inputs and not one.isidentifier():
+                told = f"nodes.{name}.inputs has nothing for {one!r}: say what the model is to take there"
+                raise self._source.error(told, "nodes", name)
+            inputs.setdefault(one, parse(one) if one.isidentifier() else ast.Name(one))
+        when = None if written.when is None else self._parse(written.when, "nodes", name, "when")
+        return _Given(written, chosen, {one: inputs[one] for one in known}, when)
+
+    def _number(self, name: str) -> int:
+        """Return the number of a node, which is read when it is first asked for."""
+        if name in self._nodes:
+            return list(self._nodes).index(name)
+        with self._reading("nodes", name):
+            given = self._given[name]
+            after = set[int]()
+            for other in given.written.after:
+                if other not in self._given:
+                    told = f"there is no node {other!r:.100}: there are {', '.join(self._given)}"
+                    raise self._source.error(told, "nodes", name, "after")
+                after.add(self._number(other))
+            takes = tuple(self._taken(name, given, spec) for spec in given.models[0].inputs)
+            when = None
+            if given.when is not None:
+                with self._source.about("nodes", name, "when"):
+                    when = condition(given.when, self)
+            every = (*takes, *([] if when is None else [when]))
+            with self._source.about("nodes", name, "inputs"):
+                groups = all_of([needs(one) for one in every])
+        node = Node(
+            name=name,
+            models=given.written.models,
+            accuracies=_accuracies(self._source, name, given.written, self._measured),
+            after=tuple(sorted(nodes_of(*every) | after)),
+            needs=tuple(sorted(tuple(sorted(group)) for group in groups)),
+            guarded=when is not None,
+        )
+        sources = tuple(self._origin(name, one, spec) for one, spec in zip(takes, given.models[0].inputs, strict=True))
+        self._steps.append(StepSpec(name, node.models, node.after, sources))
+        self._takes.append(takes)
+        self._whens.append(when)
+        self._nodes[name] = node
+        return len(self._nodes) - 1
+
+    def _taken(self, name: str, given: "_Given", spec: TensorSpec) -> Tensor:
+        """Return the checked expression for an input of a node's models."""
+        model = given.models[0].name
+        with self._source.about("nodes", name, "inputs", spec.name):
+            found, wanted = tensor(given.inputs[spec.name], self), Kind(spec.dtype, spec.shape)
+            if not found.kind.fits(wanted):
+                raise QueryError(f"this is {found.kind}, and {model} takes {wanted}: cast, resize or reshape")
+            if isinstance(found, Ref) and found.node == INPUT:
+                of_client = list(self._inputs.values())[found.place]
+                if of_client.padding != spec.padding:
+                    padded = f"rows are padded with {of_client.padding} for one model and {spec.padding} for {model}"
+                    raise QueryError(f"{of_client.name}: {padded}; give the query an input for each")
+        return found
+
+    def _origin(self, name: str, tensor: Tensor, spec: TensorSpec) -> str:
+        """Name an unchanged tensor after its source, and a computed one after its key in the step."""
+        if not isinstance(tensor, Ref):
+            return f"{name}.inputs.{spec.name}"
+        if tensor.node == INPUT:
+            return list(self._inputs)[tensor.place]
+        other = list(self._nodes)[tensor.node]
+        return f"{other}.{list(self._given[other].gives)[tensor.place]}"
+
+    # Inputs and outputs -----------------------------------------------------------------------------------------------
+
+    def _read_inputs(self) -> dict[str, TensorSpec]:
+        """Return the inputs of the query: those that models take unchanged, or those that the file declares."""
+        passed: dict[str, list[TensorSpec]] = {}
+        for given in self._given.values():
+            for expression, spec in zip(given.inputs.values(), given.models[0].inputs, strict=True):
+                if isinstance(expression, ast.Name) and expression.id not in {*self._given, *self._parsed}:
+                    passed.setdefault(expression.id, []).append(spec)
+        if self._written.inputs is None:
+            return {name: _input(name, taken) for name, taken in passed.items()}
+        declared = self._written.inputs.items()
+        return {name: _declared(self._source, name, value, passed.get(name, ())) for name, value in declared}
+
+    def _read_outputs(self) -> dict[str, Tensor]:
+        if not self._written.outputs:
+            told = 'there are no outputs: write one under [outputs] as NAME = "node.output"'
+            raise self._source.error(told, "outputs")
+        outputs = {}
+        for name, text in self._written.outputs.items():
+            if not NAME.fullmatch(name):
+                told = f"{name[:200]!r} is no name of an output: use letters, digits, '.', '_' and '-'"
+                raise self._source.error(told, "outputs", name)
+            parsed = self._parse(text, "outputs", name)
+            with self._source.about("outputs", name):
+                outputs[name] = tensor(parsed, self)
+                needs(outputs[name])
+        return outputs
+
+    def _check_used(self, outputs: Sequence[Tensor]) -> None:
+        """Raise `QueryError` for a node that no output depends on, and for an input that nothing reads."""
+        used, found = set[int](), nodes_of(*outputs)
+        while found - used:
+            used |= found
+            found = {one for number in used for one in nodes_of(*self._takes[number], self._whens[number])}
+        for number, name in enumerate(self._nodes):
+            if number not in used:
+                what = "name it in an output, or in what leads to one, or take the node out"
+                raise self._source.error(f"nothing comes of node {name}: {what}", "nodes", name)
+        each = (*outputs, *(one for some in self._takes for one in some), *self._whens)
+        read = {ref.place for one in each if one is not None for ref in refs_in(one) if ref.node == INPUT}
+        for place, name in enumerate(self._inputs):
+            if place not in read:
+                raise self._source.error(f"nothing reads the input {name}: use it or take it out", "inputs", name)
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A step with its expressions parsed. `inputs` are in the order of its models' inputs."""
+class _Given:
+    """A table `[nodes.NAME]` with its models and its parsed expressions; `inputs` are in the order of the models'."""
 
-    name: str
+    written: WrittenNode
     models: tuple[ModelSpec, ...]
-    accuracies: tuple[float, ...]
-    inputs: tuple[Parsed, ...]
-    when: Parsed | None
-    after: tuple[str, ...]
-
-    @property
-    def takes(self) -> tuple[TensorSpec, ...]:
-        """The inputs of its models."""
-        return self.models[0].inputs
+    inputs: Mapping[str, ast.expr]
+    when: ast.expr | None
 
     @property
     def gives(self) -> dict[str, Kind]:
         """The outputs of its models, by name and in order."""
         return {spec.name: Kind(spec.dtype, spec.shape) for spec in self.models[0].outputs}
-
-
-def _step(
-    source: Source, name: str, value: object, models: Mapping[str, ModelSpec], measured: Mapping[str, float]
-) -> Step:
-    """Return the step in the table `[nodes.NAME]`. Raises `QueryError` with the line."""
-    written = source.typed(WrittenNode, value, "nodes", name)
-    chosen = _models(source, name, written.models, models)
-    inputs = {one: _parsed(source, text, "nodes", name, "inputs", one) for one, text in written.inputs.items()}
-    known = [spec.name for spec in chosen[0].inputs]
-    for one in written.inputs:
-        if one not in known:
-            where = "nodes", name, "inputs", one
-            raise source.error(f"{'.'.join(where):.200} is not known here: take {', '.join(known)}", *where)
-    for one in known:
-        if one not in inputs and not one.isidentifier():
-            raise source.error(
-                f"nodes.{name}.inputs has nothing for {one!r}: say what the model is to take there", "nodes", name
-            )
-        inputs.setdefault(one, parse(one) if one.isidentifier() else Parsed(ast.Name(one)))
-    when = None if written.when is None else _parsed(source, written.when, "nodes", name, "when")
-    accuracies = _accuracies(source, name, written.accuracy, written.models, measured)
-    return Step(name, chosen, accuracies, tuple(inputs[one] for one in known), when, written.after)
-
-
-def _parsed(source: Source, value: object, *keys: str) -> Parsed:
-    """Return the expression under these keys, parsed."""
-    text = source.typed(str, value, *keys)
-    with source.about(*keys):
-        return parse(text)
 
 
 def _models(
@@ -234,9 +378,8 @@ def _told(tensors: tuple[TensorSpec, ...]) -> str:
     )
 
 
-def _accuracies(
-    source: Source, node: str, given: tuple[float, ...] | None, models: tuple[str, ...], measured: Mapping[str, float]
-) -> tuple[float, ...]:
+def _accuracies(source: Source, node: str, written: WrittenNode, measured: Mapping[str, float]) -> tuple[float, ...]:
+    models, given = written.models, written.accuracy
     if given is not None:
         if len(given) != len(models):
             told = f"accuracy has {len(given)} numbers for {len(models)} models: give one each"
@@ -247,45 +390,6 @@ def _accuracies(
         how = "give accuracy = [...], a share for each model, or build with labelled data"
         raise source.error(f"nothing is known of how often {', '.join(unknown)} is right: {how}", "nodes", node)
     return tuple(measured.get(model, 1.0) for model in models)
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """The `inputs` of the query and its checked `conditions`, by name; `steps` in the order of the file.
-
-    It looks up what names in expressions stand for (`language.Names`).
-    """
-
-    steps: Mapping[str, Step]
-    inputs: Mapping[str, TensorSpec]
-    conditions: dict[str, Tensor]
-
-    def alone(self, name: str) -> Tensor:
-        """Return the input or condition of this name."""
-        if name in self.conditions:
-            return self.conditions[name]
-        if name in self.inputs:
-            spec = self.inputs[name]
-            below = spec.limit if spec.least >= 0 else None
-            return Ref(INPUT, list(self.inputs).index(name), Kind(spec.dtype, spec.shape, below))
-        if name in self.steps:
-            outputs = ", ".join(f"{name}.{output}" for output in self.steps[name].gives)
-            raise QueryError(f"{name} is a node: take one of its outputs, {outputs}")
-        known = ", ".join((*self.inputs, *self.conditions)) or "none"
-        raise QueryError(
-            f"nothing is called {name:.100}: there are inputs and conditions {known:.500}; an input that no model "
-            "takes unchanged needs its dtype and shape in [inputs]"
-        )
-
-    def of_node(self, name: str, output: str) -> Ref:
-        """Return an output of a node."""
-        step = self.steps.get(name)
-        if step is None:
-            raise QueryError(f"there is no node {name:.100}: there are {', '.join(self.steps):.500}")
-        gives = step.gives
-        if output not in gives:
-            raise QueryError(f"{name} has no output {output!r:.100}: it has {', '.join(gives):.500}")
-        return Ref(list(self.steps).index(name), list(gives).index(output), gives[output])
 
 
 def _check_names(source: Source, written: WrittenQuery) -> None:
@@ -304,35 +408,6 @@ def _check_names(source: Source, written: WrittenQuery) -> None:
                 told = f"{name} has two meanings: nodes, conditions and inputs need names of their own"
                 raise source.error(told, table, name)
         known.update(names)
-
-
-def _waited_for(source: Source, steps: Mapping[str, Step], conditions: Mapping[str, Parsed]) -> dict[str, set[str]]:
-    """Return, by step, the nodes that it waits for: those in `after`, and those that its expressions lead to."""
-    behind = {}
-    for step in steps.values():
-        for name in step.after:
-            if name not in steps:
-                told = f"there is no node {name!r:.100}: there are {', '.join(steps)}"
-                raise source.error(told, "nodes", step.name, "after")
-        led_to, more = set[str](), {name for one in (*step.inputs, step.when) if one for name in one.names}
-        while more:
-            led_to |= more
-            more = {name for one in more if one in conditions for name in conditions[one].names} - led_to
-        behind[step.name] = {*step.after, *(led_to & steps.keys())}
-    return behind
-
-
-def _inputs(source: Source, written: WrittenQuery, steps: Mapping[str, Step]) -> dict[str, TensorSpec]:
-    """Return the inputs of the query: those that models take unchanged, or those that the file declares."""
-    passed: dict[str, list[TensorSpec]] = {}
-    for step in steps.values():
-        for expression, spec in zip(step.inputs, step.takes, strict=True):
-            name = expression.name
-            if name and name not in steps and name not in written.conditions:
-                passed.setdefault(name, []).append(spec)
-    if written.inputs is None:
-        return {name: _input(name, taken) for name, taken in passed.items()}
-    return {name: _declared(source, name, value, passed.get(name, ())) for name, value in written.inputs.items()}
 
 
 def _input(name: str, taken: Sequence[TensorSpec]) -> TensorSpec:
@@ -363,111 +438,3 @@ def _declared(source: Source, name: str, value: object, taken: Sequence[TensorSp
     if spec.row_bytes > MOST_BYTES:
         raise source.error(f"{name} has {spec.row_bytes} bytes: {MOST_BYTES} at most", *where, "shape")
     return spec
-
-
-def _step_inputs(source: Source, step: Step, scope: Scope) -> tuple[Tensor, ...]:
-    """Return the checked expression for each input of a step."""
-    found, model = list[Tensor](), step.models[0].name
-    for spec, parsed in zip(step.takes, step.inputs, strict=True):
-        with source.about("nodes", step.name, "inputs", spec.name):
-            tensor, wanted = parsed.tensor(scope), Kind(spec.dtype, spec.shape)
-            if not tensor.kind.fits(wanted):
-                raise QueryError(f"this is {tensor.kind}, and {model} takes {wanted}: cast, resize or reshape")
-            of_client = isinstance(tensor, Ref) and tensor.node == INPUT
-            given = list(scope.inputs.values())[tensor.place] if of_client and isinstance(tensor, Ref) else spec
-            if given.padding != spec.padding:
-                padded = f"rows are padded with {given.padding} for one model and {spec.padding} for {model}"
-                raise QueryError(f"{given.name}: {padded}; give the query an input for each")
-        found.append(tensor)
-    return tuple(found)
-
-
-def _condition(source: Source, step: Step, scope: Scope) -> Tensor | None:
-    if step.when is None:
-        return None
-    with source.about("nodes", step.name, "when"):
-        return step.when.condition(scope)
-
-
-def _outputs(source: Source, written: WrittenQuery, scope: Scope) -> dict[str, Tensor]:
-    if not written.outputs:
-        raise source.error('there are no outputs: write one under [outputs] as NAME = "node.output"', "outputs")
-    outputs = {}
-    for name, text in written.outputs.items():
-        if not NAME.fullmatch(name):
-            told = f"{name[:200]!r} is no name of an output: use letters, digits, '.', '_' and '-'"
-            raise source.error(told, "outputs", name)
-        parsed = _parsed(source, text, "outputs", name)
-        with source.about("outputs", name):
-            outputs[name] = parsed.tensor(scope)
-            needs(outputs[name])
-    return outputs
-
-
-def _check_used(
-    source: Source,
-    scope: Scope,
-    inputs: Sequence[Sequence[Tensor]],
-    conditions: Sequence[Tensor | None],
-    outputs: Sequence[Tensor],
-) -> None:
-    """Raise `QueryError` for a node that no output depends on, and for an input that nothing reads."""
-    used, found = set[int](), nodes_of(*outputs)
-    while found - used:
-        used |= found
-        found = {one for number in used for one in nodes_of(*inputs[number], conditions[number])}
-    for number, name in enumerate(scope.steps):
-        if number not in used:
-            what = "name it in an output, or in what leads to one, or take the node out"
-            raise source.error(f"nothing comes of node {name}: {what}", "nodes", name)
-    each = (*outputs, *(one for some in inputs for one in some), *conditions)
-    read = {ref.place for one in each if one is not None for ref in refs_in(one) if ref.node == INPUT}
-    for place, name in enumerate(scope.inputs):
-        if place not in read:
-            raise source.error(f"nothing reads the input {name}: use it or take it out", "inputs", name)
-
-
-def _node(source: Source, step: Step, scope: Scope, inputs: Sequence[Tensor], condition: Tensor | None) -> Node:
-    every = (*inputs, *([] if condition is None else [condition]))
-    with source.about("nodes", step.name, "inputs"):
-        groups = all_of([needs(one) for one in every])
-    names = list(scope.steps)
-    return Node(
-        name=step.name,
-        models=tuple(model.name for model in step.models),
-        accuracies=step.accuracies,
-        after=tuple(sorted(nodes_of(*every).union(map(names.index, step.after)))),
-        needs=tuple(sorted(tuple(sorted(group)) for group in groups)),
-        guarded=condition is not None,
-    )
-
-
-def _origins(step: Step, inputs: Sequence[Tensor], scope: Scope) -> tuple[str, ...]:
-    """Name unchanged tensors after their sources, and computed ones after their keys in the step."""
-    found, steps = list[str](), list(scope.steps.values())
-    for spec, tensor in zip(step.takes, inputs, strict=True):
-        if not isinstance(tensor, Ref):
-            found.append(f"{step.name}.inputs.{spec.name}")
-        elif tensor.node == INPUT:
-            found.append(list(scope.inputs)[tensor.place])
-        else:
-            other = steps[tensor.node]
-            found.append(f"{other.name}.{list(other.gives)[tensor.place]}")
-    return tuple(found)
-
-
-def _in_order(source: Source, table: str, behind: Mapping[str, Collection[str]]) -> list[str]:
-    """Return the keys of a table, each after all that it waits for (`behind`), else in their own order.
-
-    Raises `QueryError` for a cycle.
-    """
-    try:
-        TopologicalSorter(behind).prepare()
-    except CycleError as error:
-        around = error.args[1]
-        told = f"{table} go in a circle, {' -> '.join(around)}: take one of these references out"
-        raise source.error(told, table, around[0]) from None
-    ordered: dict[str, None] = {}
-    while len(ordered) < len(behind):
-        ordered[next(one for one in behind if one not in ordered and ordered.keys() >= set(behind[one]))] = None
-    return list(ordered)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ITEM_BYTES
+from latebind.queries.file.source import LocatedError
 from latebind.queries.file.wiring import EITHER, Apply, Expression, Kind, Literal, Tensor, parts_of
 
 MOST_CHARACTERS = 500
@@ -49,37 +50,7 @@ class Names(Protocol):
         """Return the tensor of `node.output`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """An expression that has been parsed and is not checked yet."""
-
-    body: ast.expr
-
-    @property
-    def name(self) -> str:
-        """The name, if the whole expression is one; else empty."""
-        return self.body.id if isinstance(self.body, ast.Name) else ""
-
-    @property
-    def names(self) -> set[str]:
-        """The inputs, conditions and nodes that it names."""
-        every = list(ast.walk(self.body))
-        operations = [one.func for one in every if isinstance(one, ast.Call)]
-        return {one.id for one in every if isinstance(one, ast.Name) and one not in operations}
-
-    def tensor(self, names: Names) -> Tensor:
-        """Return the tensor that this describes. Raises `QueryError` with the column."""
-        found = _Reader(names).read(self.body)
-        if isinstance(found, Literal):
-            raise QueryError(f"column 1: {found.value!r:.50} is no tensor: name one, as node.output")
-        return _bounded(found)
-
-    def condition(self, names: Names) -> Tensor:
-        """Return the condition that this describes. Raises `QueryError` with the column."""
-        return _bounded(_Reader(names).condition(self.body))
-
-
-def parse(text: str) -> Parsed:
+def parse(text: str) -> ast.expr:
     """Parse an expression. Raises `QueryError` with the column if it is not valid."""
     if len(text) > MOST_CHARACTERS:
         raise QueryError(f"the expression has {len(text)} characters: {MOST_CHARACTERS} at most; name parts of it")
@@ -101,7 +72,20 @@ def parse(text: str) -> Parsed:
     for node in ast.walk(body):
         if isinstance(node, ast.expr):
             node.col_offset += indented
-    return Parsed(body)
+    return body
+
+
+def tensor(body: ast.expr, names: Names) -> Tensor:
+    """Return the tensor that an expression describes. Raises `QueryError` with the column."""
+    found = _Reader(names).read(body)
+    if isinstance(found, Literal):
+        raise QueryError(f"column 1: {found.value!r:.50} is no tensor: name one, as node.output")
+    return _bounded(found)
+
+
+def condition(body: ast.expr, names: Names) -> Tensor:
+    """Return the condition that an expression describes. Raises `QueryError` with the column."""
+    return _bounded(_Reader(names).condition(body))
 
 
 class _Reader:
@@ -214,7 +198,8 @@ def _literal(value: object, *, negative: bool = False) -> Literal:
 
 def _at(node: ast.expr, error: QueryError) -> QueryError:
     message = str(error)
-    return error if message.startswith("column ") else QueryError(f"column {node.col_offset + 1}: {message}")
+    placed = isinstance(error, LocatedError) or message.startswith("column ")
+    return error if placed else QueryError(f"column {node.col_offset + 1}: {message}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,10 @@ PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
+class LocatedError(QueryError):
+    """An error that says its file and line."""
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A file: its text with plain line ends, and the values in it."""
@@ -67,15 +71,17 @@ class Source:
         there = (keys[:count] for count in range(len(keys), 0, -1) if keys[:count] in lines)
         return lines[found] if (found := next(there, None)) else 1
 
-    def error(self, message: str, *keys: str) -> QueryError:
+    def error(self, message: str, *keys: str) -> LocatedError:
         """Return the error about the value under these keys."""
-        return QueryError(f"{self.file}:{self.line(*keys)}: {message}")
+        return LocatedError(f"{self.file}:{self.line(*keys)}: {message}")
 
     @contextmanager
     def about(self, *keys: str) -> Iterator[None]:
-        """Add the line and name of a value to errors that are raised inside the block."""
+        """Add the line and name of a value to errors that are raised inside the block and have none."""
         try:
             yield
+        except LocatedError:
+            raise
         except QueryError as error:
             raise self.error(f"{'.'.join(keys)}: {error}", *keys) from None
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from latebind.domain.errors import QueryError
+from latebind.queries.file import language
 from latebind.queries.file.language import OPERATIONS, Names, parse
 from latebind.queries.file.wiring import INPUT, Apply, Kind, Ref, Tensor, needs
 
@@ -49,7 +50,7 @@ NAMES: Names = Looked()
 
 
 def tensor(text: str) -> Tensor:
-    return parse(text).tensor(NAMES)
+    return language.tensor(parse(text), NAMES)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ class Many(Looked):
 
 def test_what_conditions_stand_for_is_counted() -> None:
     with pytest.raises(QueryError, match="over 1000 parts"):
-        parse("many or many").condition(Many())
+        language.condition(parse("many or many"), Many())
 
 
 def test_a_choice_among_too_many_is_refused() -> None:

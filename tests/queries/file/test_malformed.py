@@ -72,7 +72,7 @@ WRONG = [
     (CAR_INPUT, "", 18, "nodes.cars.inputs.input: column 1: there is no expression"),
     (CAR_INPUT, "gate", 18, "column 1: gate is a node: take one of its outputs, gate.output, gate.box"),
     (CAR_INPUT, "crop(image, 0, 0, 8, 8)", 18, "this is float32 3x8x8, and cars-small takes float32 3x16x16"),
-    (CAR_INPUT, "first(crop_to(image, cars.box, 16, 16), image)", 15, "nodes go in a circle, cars -> cars"),
+    (CAR_INPUT, "first(crop_to(image, cars.output, 16, 16), image)", 15, "nodes go in a circle, cars -> cars"),
     ('when = "vehicle"', 'when = "vehicles"', 19, "nodes.cars.when: column 1: nothing is called vehicles"),
     ('when = "vehicle"', 'after = ["trucks"]', 19, "there is no node 'trucks': there are gate, cars, animals"),
     ('models = ["gate"]', 'models = ["gate"]\nwhen = "max(cars.output) > 0"', 12, "circle, gate -> cars -> gate"),
@@ -156,3 +156,16 @@ def test_conditions_that_name_each_other_over_and_over_are_refused(tmp_path: Pat
     chain = "\n".join(f'c{n} = "c{n - 1} or c{n - 1}"' for n in range(1, 60))
     text = TRAFFIC.replace("[nodes.gate]", f'c0 = "vehicle"\n{chain}\n[nodes.gate]')
     assert "over 1000 parts" in refusal(tmp_path, text)
+
+
+def test_a_long_chain_that_is_written_backwards_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    def step(number: int) -> str:
+        before = f"{'scale(' * 14}n{number - 1}.output{', 1)' * 14}" if number else "x"
+        row = f"reshape(resize(reshape({before}, 1, 2, 5), 16, 48), 3, 16, 16)"
+        return f'[nodes.n{number}]\nmodels = ["animals"]\ninputs.input = "{row}"\n'
+
+    begin, end = '[inputs.x]\ndtype = "float32"\nshape = [10]\n', '[outputs]\ny = "n63.output"\n'
+    steps = [step(number) for number in range(64)]
+    assert len(read(tmp_path, begin + "".join(steps) + end).query.nodes) == 64
+    told = refusal(tmp_path, begin + "".join(reversed(steps)) + end)
+    assert "write each after those that it names" in told

@@ -39,7 +39,10 @@ class Scheduler:
         self._lanes = {lane.name: lane for lane in lanes}
         self._workers: list[Worker] = []
         for number, granularity in enumerate(config.granularities or (ANY_SIZE,) * config.workers):
-            self._workers.append(Worker(number, self._models, self.policy.table(), granularity, self._workers))
+            worker = Worker(
+                self._models, self.policy.table(), number=number, granularity=granularity, crew=self._workers
+            )
+            self._workers.append(worker)
         self._largest_first = sorted(self._workers, key=lambda worker: -worker.granularity)
         self._at_once = min(config.at_once or config.workers, config.workers)
         self._models.backlog.at_once = self._at_once
@@ -172,19 +175,16 @@ class Scheduler:
         if self._residency is not None:
             self._residency.arrived(model, requests, now)
 
-    # A request waits for the work that the policy serves before it, and is refused where that or its own makes it late.
-    # It may delay those that are served after it as long as they are in time, for they have been accepted; it is
-    # refused where one of them would be late for it. The workers share the work of the requests that may start. Those
-    # that wait for a model are work only once it is in memory. Of such models only the one that is being loaded counts:
-    # which is loaded after it is still open.
+    # A request waits for the work that the policy serves before it, and is refused where that or its own makes it late,
+    # or where one that is served after it, which has been accepted, would be late for it. The workers share the work of
+    # the requests that may start. Those that wait for a model are work only once it is in memory. Of such models only
+    # the one that is being loaded counts: which is loaded after it is still open.
 
     def _refusal(
         self, lane: Lane, event: Arrived, now: float, actions: list[Action]
     ) -> tuple[Outcome | None, float, float | None]:
-        """Return why requests are refused, or None where they are accepted, then two figures.
-
-        The first is the seconds until their model is expected, for refusals because of loading. The second is the slack
-        in seconds, None where no slack was computed: their own, or that of another request that they would make late.
+        """Return why requests are refused, or None where they are accepted; the seconds until their model is expected,
+        for refusals because of loading; and the slack in seconds: their own, or that of one that they would make late.
         """
         residency = self._residency
         if residency is not None and residency.is_backing_off(event.model, now):
@@ -249,8 +249,7 @@ class Scheduler:
         return start, start + lane.own(longest, queued + held + others)
 
     def _update_work(self, lane: Lane) -> None:
-        largest = max(worker.granularity for worker in self._workers)
-        lane.update_work(min(self.policy.batch_limit(lane), largest))
+        lane.update_work(min(self.policy.batch_limit(lane), self._largest_first[0].granularity))
 
     def _cancelled(self, event: Cancelled, now: float, actions: list[Action]) -> None:
         request = self._live.get(event.request)  # none: its reply was under way when the client left
@@ -426,10 +425,11 @@ class Scheduler:
                     until = wait.until if until is None else min(until, wait.until)
             if len(self._workers) == 1 or self._queued == waiting:
                 break
+        too_late = nextafter(self._last_starts[0][0], inf) if self._last_starts else inf  # the first that waits
         if until is not None and self._models.requests:
-            self._ask_to_wake(until, now, actions)
+            self._ask_to_wake(min(until, too_late), now, actions)
         elif self._residency is not None and self._last_starts:  # while its model is loaded
-            self._ask_to_wake(inf, now, actions)
+            self._ask_to_wake(too_late, now, actions)
         return self._ended > ended
 
     def _occupy(self, worker: Worker, now: float, actions: list[Action]) -> Wait | None:
@@ -479,13 +479,10 @@ class Scheduler:
         if self._residency is not None:
             self._residency.touch(launch.model)
 
-    def _ask_to_wake(self, until: float, now: float, actions: list[Action]) -> None:
-        """Ask for a wake-up at `until`, or earlier, when the first queued request becomes too late."""
-        too_late = nextafter(self._last_starts[0][0], inf) if self._last_starts else inf
-        wanted = min(until, too_late)
-        if wanted != self._wake or self._wake <= now:
-            self._wake = wanted
-            actions.append(WakeAt(wanted))
+    def _ask_to_wake(self, at: float, now: float, actions: list[Action]) -> None:
+        if at != self._wake or self._wake <= now:
+            self._wake = at
+            actions.append(WakeAt(at))
 
     def _require_residency(self, event: Event) -> Residency:
         if self._residency is None:

@@ -6,12 +6,11 @@ longer to derive are kept until something has moved noticeably. Pure.
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from itertools import accumulate, pairwise
 from math import ceil, inf
 from operator import itemgetter
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind
@@ -40,12 +39,8 @@ class Pace:
     A profile is taken in a loop, at another time. On a shared machine everything is slower or quicker by a factor. Each
     launch also has a fixed cost whatever its batch: the core was idle, caches are cold, events and replies. Both are a
     line, fitted online to the launches observed; in a simulation launches take as long as profiled. `least` times the
-    factor is the lowest fixed cost that is believed. It is below 0, because the profile may have been taken at a slower
+    factor is the lowest fixed cost that is believed: below 0, because the profile may have been taken at a slower
     moment, and at most half of the shortest launch.
-
-    A line does not fit every batch size: libraries run some by code of their own. A share for each size beside the line
-    gained little: the mean of `lazy+` over the best fixed size went from 1.11, 1.26 and 1.04 to 1.02, 1.23 and 1.05 at
-    50, 100 and 150 % of the capacity, for one model.
     """
 
     def __init__(self, least: float) -> None:
@@ -111,11 +106,10 @@ class Pace:
             self._then = factor, launch
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """Requests per second by batch size; `quickest` is the batch that answers the most, `most` its rate.
+class Answered(NamedTuple):
+    """Requests per second by batch size, the size that answers the most and its rate.
 
-    `enough` is the smallest batch that answers nearly as many per second.
+    `enough` is the smallest size that answers nearly as many per second.
     """
 
     rates: list[tuple[int, float]]
@@ -124,13 +118,12 @@ class Answered:
     enough: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(NamedTuple):
     """A worker's seconds per request until a member may leave, by batch size.
 
     `by_size` lists the size, the cost, and the cost above the lowest one of all sizes that a worker takes. `enough` is
     the smallest listed size whose cost is nearly the lowest listed. `answered` is the highest number of requests per
-    second that a worker answers: early exits need less work, and each stage runs the batch size that suits it best.
+    second that a worker answers, where each stage runs the batch size that suits it best.
     """
 
     by_size: list[tuple[int, float, float]]
@@ -160,9 +153,8 @@ class Estimate:
     other, while earlier stages find their weights cold. `outputs` is the assumed length of an answer in steps,
     `lengths` are those of the answers in training data.
 
-    Hit rates of learned caches are shares of all requests, taken from samples that ran the whole chain, so correlated
-    hits count right. While requests run, what is observed to leave at each exit takes their place: other inputs come
-    than were profiled, adaptation changes the caches or stops exits, and a cache may not be in memory. `alive` is the
+    Hit rates are shares of all requests. While requests run, what is observed to leave at each exit takes their place:
+    other inputs come than were profiled, adaptation changes the caches, or a cache is not in memory. `alive` is the
     share of requests that runs each stage, with a 0 behind the last; `exits` says whether any leave early, as built.
     """
 
@@ -310,9 +302,8 @@ class Estimate:
     def worth_batching(self, most: int) -> int:
         """Return the smallest batch, of at most `most`, that takes nearly the least seconds per request.
 
-        Larger batches only make requests wait for each other. This is the model-allowed maximum batch size, which is
-        set by hand elsewhere (LazyBatching, section III-A). A decoder takes `most`, because finished requests leave and
-        make room for others.
+        It is the model-allowed maximum batch size of LazyBatching (section III-A): larger batches only make requests
+        wait for each other. A decoder takes `most`, because finished requests leave and make room for others.
         """
         if self.decoder is not None:
             return most
@@ -335,15 +326,14 @@ class Estimate:
     def _beside(self, batch: int) -> float:
         """Return the seconds of the whole model in a batch of this size, for comparison with other sizes.
 
-        A fixed cost below 0 is not believed here. It means that the profile was taken at a slower moment, which holds
-        for all sizes. If it counted, small batches, which have more launches per request, would look quicker; and as
-        long as only small batches run, nothing would correct that.
+        A fixed cost below 0 is not believed here: the profile was taken at a slower moment, which holds for all sizes.
+        Small batches, which have more launches per request, would look quicker, and nothing would correct that.
         """
-        inputs = TYPICAL_STEPS if self._spec.kinds else 1
+        inputs, pace = TYPICAL_STEPS if self._spec.kinds else 1, self.pace
         whole = self.whole(batch, inputs, self.mean_outputs)
-        if self.pace.launch >= 0.0:
+        if pace.launch >= 0.0:
             return whole
-        return self.pace.level() * (whole - self.pace.launch * (self._once[0] + self._encoders[0] * inputs))
+        return pace.level() * (whole - pace.launch * (self._once[0] + self._encoders[0] * inputs))
 
     # Where some leave early: of models whose stages all run once ------------------------------------------------------
 

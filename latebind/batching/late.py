@@ -9,19 +9,18 @@ boundary rest there. At each boundary where a request could have left or has arr
 to give the most answers per second, in batches as large as the measured curve makes worthwhile. So new requests, whose
 first lookup is cheap, run before the misses of others go deep, and misses go on together only where that is cheaper
 than one by one. Of those that rest, only as many go on as can be in time together: that is worth 6 to 8 % of the
-answers in time at 140 % of the capacity. Those that would be late otherwise once went ahead, waiting requests with poor
-chances were passed over, and those that could not be in time any more were told at once: without these, nine stages
-with three exits answer 1.00 to 1.16 times as many in time, simulated at deadlines of 2 and 4 times a request alone.
+answers in time at 140 % of the capacity.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from operator import attrgetter
 
 from latebind.batching.decisions import Decision, GoOn, Shed, Wait
 from latebind.batching.policy import Stacked
-from latebind.batching.requests import ModelView, Order, Request
-from latebind.batching.workers import BatchTable, SubBatch, WorkView
+from latebind.batching.requests import Lane, Order, Request
+from latebind.batching.workers import BatchTable, SubBatch, Worker
 from latebind.domain.model import StageKind
 
 # In units of the batch's whole running time:
@@ -40,11 +39,11 @@ class LazyPlus(Stacked):
 
     order = Order.DEADLINE
 
-    def batch_limit(self, model: ModelView) -> int:
+    def batch_limit(self, model: Lane) -> int:
         """Return the largest batch that makes requests quicker, at most the configured one."""
         return model.estimate.worth_batching(model.most)
 
-    def decide(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
         """Launch, shed or go on."""
         if view.entries:
             return self._at_a_boundary(view, now)
@@ -56,16 +55,15 @@ class LazyPlus(Stacked):
         batch = self._in_time_together(model, most, 0, now) or model.queue.urgent(1)
         return self._shed(model, batch, len(batch), now) or model.launch(batch)
 
-    def _share(self, view: WorkView, model: ModelView) -> int:
+    def _share(self, view: Worker, model: Lane) -> int:
         """Return the most requests that an idle worker may start."""
         return min(model.most, view.granularity, len(model.queue))
 
-    def _in_time_together(self, model: ModelView, most: int, beside: int, now: float) -> Sequence[Request]:
+    def _in_time_together(self, model: Lane, most: int, beside: int, now: float) -> Sequence[Request]:
         """Return at most `most` requests to start, `beside` the started requests of their model.
 
-        If not all can be in time in one batch, these are the requests that fill the largest batch that can be, or a
-        smaller one that is nearly as quick per request, with the usual delay. The others are passed over: they may be
-        in time in the next batch.
+        If not all can be in time in one batch, these are those that fill the largest batch that can be, or a smaller
+        one nearly as quick per request, with the usual delay. The others may be in time in the next batch.
         """
         queue, whole = model.queue, model.estimate.whole
         newcomers = queue.alike(most) if model.spec.kinds else queue.urgent(most)
@@ -87,7 +85,7 @@ class LazyPlus(Stacked):
             count = model.estimate.answered(count).enough
         return queue.urgent(count, due=now + (1.0 + HELD_ONCE) * whole(count + beside, inputs)) if count else ()
 
-    def _shed(self, model: ModelView, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
+    def _shed(self, model: Lane, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
         """Return the requests that cannot be in time in a batch of size `together` that starts now, or None.
 
         Only before a decoder, which is joined at any step; elsewhere such requests are passed over. Where more requests
@@ -103,7 +101,7 @@ class LazyPlus(Stacked):
         lost = [request.id for request in newcomers if request.deadline < ends]
         return Shed(model.name, tuple(lost)) if lost else None
 
-    def _at_a_boundary(self, view: WorkView, now: float) -> Decision:
+    def _at_a_boundary(self, view: Worker, now: float) -> Decision:
         top = view.entries[-1]
         if len(view.entries) > 1:
             return GoOn()
@@ -111,7 +109,10 @@ class LazyPlus(Stacked):
         whole = own.estimate.whole(len(top.members), top.inputs)
         others = [model.queue for model in view.models.waiting if model is not own]
         closed = any(now - queue.oldest.arrived > PATIENCE * whole for queue in others)
-        for model in sorted(view.models.waiting, key=_alone):
+        shortest_first = sorted(
+            view.models.waiting, key=lambda model: model.estimate.whole(1, model.queue.urgent(1)[0].inputs)
+        )
+        for model in shortest_first:
             room = min(self.room(view, model), len(model.queue))
             if room > 0 and model is own:
                 if closed or not gathered(own, top, room, now):
@@ -140,23 +141,17 @@ class LazyPlus(Stacked):
         return GoOn()
 
 
-def _unknown(request: Request) -> int | None:
-    del request
-    return None
-
-
 def all_in_time(
-    view: WorkView,
-    model: ModelView,
+    view: Worker,
+    model: Lane,
     newcomers: Sequence[Request],
     now: float,
-    length: Callable[[Request], int | None] = _unknown,
+    length: Callable[[Request], int | None] = lambda _: None,
 ) -> bool:
     """Return whether all are in time if `newcomers` catch up with the newest sub-batch.
 
-    If that sub-batch belongs to another model, they run before it instead. This goes by the elapsed time and the work
-    that remains at the batch size that results. A request that is late already does not count: it would keep all others
-    waiting for nothing. `length` tells the steps of a request's answer where they are known beforehand.
+    If that sub-batch belongs to another model, they run before it instead. A request that is late already does not
+    count: it would keep all others waiting for nothing. `length` tells the steps of an answer where they are known.
     """
 
     def longest_answer(requests: Iterable[Request]) -> int | None:
@@ -196,22 +191,19 @@ def all_in_time(
     return True
 
 
-def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
+def quickest(model: Lane, most: int, now: float, others: int = 0) -> int:
     """Return how many waiting requests an idle worker should start together, at most `most`.
 
     Q requests of the model wait, O `others` wait for other models, and requests arrive at a rate r. A batch of b takes
     T(b). All together spend T(b) (Q + O) + r T(b)^2 / 2 seconds here until it ends, and Q - b + r T(b) of the model
     wait then. Let V(Q) be the seconds that all requests together will spend here. Expanded to second order, its slope
-    is V'(Q) = (Q + b / 2 + O) / (b / T(b) - r), and the b for which that is least starts. A server of batches is a
-    Markov decision process; value iteration, which knows r, finds hardly anything better.
-
-    The rate is the mean of some twenty gaps, so it is often above the throughput of all batches, where the cost means
-    nothing. No more than `BELIEVED` of the highest throughput is taken. A decoder takes others in at each step, so what
-    counts there is how many should share one (`sharing`).
+    is V'(Q) = (Q + b / 2 + O) / (b / T(b) - r), and the b for which that is least starts. Value iteration, which knows
+    r, finds hardly anything better. The rate is the mean of some twenty gaps, so it is often above the throughput of
+    all batches, where the cost means nothing: no more than `BELIEVED` of the highest throughput is taken.
     """
     if most == 1:
         return most
-    if model.estimate.decoder is not None:
+    if model.estimate.decoder is not None:  # it takes others in at each step: what counts is how many share one
         return sharing(model, 0, most)
     answered = model.estimate.answered(most)
     coming = min(model.queue.rate(now), BELIEVED * answered.most)
@@ -223,7 +215,7 @@ def quickest(model: ModelView, most: int, now: float, others: int = 0) -> int:
     return best
 
 
-def sharing(model: ModelView, running: int, most: int) -> int:
+def sharing(model: Lane, running: int, most: int) -> int:
     """Return how many of up to `most` new requests should share decoder steps with `running` ones.
 
     As many as let the steps write nearly the most tokens a second. Costs jump behind each batch size that steps are
@@ -235,7 +227,7 @@ def sharing(model: ModelView, running: int, most: int) -> int:
     return least + max(place for place, rate in enumerate(rates) if rate >= enough)
 
 
-def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:
+def gathered(model: Lane, top: SubBatch, coming: int, now: float) -> bool:
     """Return whether `coming` new requests are enough to catch up with a decoder; before other stages, any number is.
 
     Part of the cost of catching up is fixed. In groups of k, requests that arrive at a rate r wait k / 2r each and
@@ -258,7 +250,7 @@ def gathered(model: ModelView, top: SubBatch, coming: int, now: float) -> bool:
     return coming * coming >= 2.0 * rate * running * shared
 
 
-def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) -> bool:
+def joining_pays(model: Lane, top: SubBatch, newcomers: Sequence[Request]) -> bool:
     """Return whether the sum of latencies falls if new requests catch up with a batch that is not at a decoder."""
     estimate = model.estimate
     running, coming = len(top.members), len(newcomers)
@@ -270,15 +262,11 @@ def joining_pays(model: ModelView, top: SubBatch, newcomers: Sequence[Request]) 
     return (running + coming) * (caught_up + after) < running * rest + coming * (rest + whole)
 
 
-def passing_pays(own: ModelView, top: SubBatch, coming: int, delay: float) -> bool:
+def passing_pays(own: Lane, top: SubBatch, coming: int, delay: float) -> bool:
     """Return whether it falls if requests of another model, which take `delay`, go first: shorter work first."""
     steps = min(request.steps for request in top.members.values()) or top.step
     rest = own.estimate.rest(len(top.members), top.stage, steps, top.inputs, own.estimate.mean_outputs)
     return len(top.members) * delay < coming * rest
-
-
-def _alone(model: ModelView) -> float:
-    return model.estimate.whole(1, model.queue.urgent(1)[0].inputs)
 
 
 def longest(requests: Iterable[Request]) -> int:
@@ -306,13 +294,7 @@ class Late(LazyPlus):
         """Return an empty table, of which any requests may go on."""
         return BatchTable()
 
-    def decide(self, view: WorkView, now: float) -> Decision:
-        """Launch, go on, shed, or leave waiting requests to workers that fit better."""
-        if view.models.decode or not view.models.exit:
-            return super().decide(view, now)
-        return self._most_answers(view, now)
-
-    def _share(self, view: WorkView, model: ModelView) -> int:
+    def _share(self, view: Worker, model: Lane) -> int:
         """Return how many requests a worker may start: where others are idle too, its share of the waiting ones.
 
         It is 0 where a smaller worker that is idle fits better.
@@ -327,7 +309,10 @@ class Late(LazyPlus):
         alike = 1 + sum(one.granularity == view.granularity for one in idle)
         return min(most, -(-waiting // alike))
 
-    def _most_answers(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
+        """Launch, go on, shed, or leave waiting requests to workers that fit better."""
+        if view.models.decode or not view.models.exit:
+            return super().decide(view, now)
         best = -inf  # expected answers a second
         decision: Decision | None = None
         waiting, sheds = view.models.requests + view.resting, self._config.shed
@@ -342,8 +327,12 @@ class Late(LazyPlus):
                 return GoOn(place)
             chosen: Sequence[Request] = ()
             if count < resting or not in_time:
-                members = sorted(entry.members.values(), key=attrgetter("deadline"))
-                chosen = members[:count] if in_time else in_time_together(model, stage, members, count, now)
+                chosen = sorted(entry.members.values(), key=attrgetter("deadline"))
+                if not in_time:
+                    dues = [one.deadline for one in chosen]
+                    count, due = fitting(model, stage, count, now, lambda n, dues=dues: dues[-n])
+                    chosen = chosen[bisect_left(dues, due) :]
+                chosen = chosen[:count]
                 if not chosen:  # none can be in time, even alone
                     return Shed(model.name, tuple(entry.members))
                 count = len(chosen)
@@ -366,15 +355,7 @@ class Late(LazyPlus):
         return decision or Wait()
 
 
-def in_time_together(
-    model: ModelView, stage: int, members: Sequence[Request], most: int, now: float
-) -> Sequence[Request]:
-    """Return the most of these members, the earliest deadline first, that can be in time together."""
-    count, due = fitting(model, stage, most, now, lambda n: members[-n].deadline)
-    return [request for request in members if request.deadline >= due][:count]
-
-
-def fitting(model: ModelView, stage: int, most: int, now: float, due_last: Callable[[int], float]) -> tuple[int, float]:
+def fitting(model: Lane, stage: int, most: int, now: float, due_last: Callable[[int], float]) -> tuple[int, float]:
     """Return the most requests, at least one, that can be in time together at the next exit, and when that is.
 
     `due_last(n)` is the earliest of the n latest deadlines.
@@ -384,7 +365,7 @@ def fitting(model: ModelView, stage: int, most: int, now: float, due_last: Calla
     return count, now + until_exit(stage, count)
 
 
-def together(model: ModelView, stage: int, count: int, waiting: int, most: int, now: float) -> int:
+def together(model: Lane, stage: int, count: int, waiting: int, most: int, now: float) -> int:
     """Return how many of the `count` requests at a stage go on together, at most `most`; `waiting` wait anywhere.
 
     In batches of b, which take T(b) until a member may leave, each of n requests waits for (n + b) / 2b batches, and

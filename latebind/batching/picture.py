@@ -19,8 +19,10 @@ def draw(workers: Iterable[Worker], lanes: Mapping[str, Lane], residency: Reside
     for worker in workers:
         largest = 0 if worker.granularity == ANY_SIZE else worker.granularity
         seconds = 0.0 if worker.running is None else max(0.0, now - worker.launched[1])
-        begun = [(one, Doing.RUNS if one is worker.running else Doing.RESTS) for one in reversed(worker.table.entries)]
-        begun += [(one, Doing.ASIDE) for one in worker.aside]
+        begun: list[tuple[SubBatch, Doing]] = [
+            (one, "runs" if one is worker.running else "rests") for one in reversed(worker.table.entries)
+        ]
+        begun += [(one, "aside") for one in worker.aside]
         batches = tuple([_batch(one, doing, now) for one, doing in begun])
         drawn.append(WorkerPicture(largest, seconds, batches))
     worths = {} if residency is None else residency.worths(now)

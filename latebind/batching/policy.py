@@ -8,14 +8,30 @@ from math import inf
 from typing import Protocol
 
 from latebind.batching.decisions import Decision, GoOn, Launch, Shed, Wait
-from latebind.batching.requests import ModelView, Order, Request
-from latebind.batching.workers import BatchTable, Stack, SubBatch, WorkView
+from latebind.batching.requests import Lane, Order, Request
+from latebind.batching.workers import BatchTable, Stack, SubBatch, Worker
 from latebind.domain.config import PolicyConfig
 from latebind.domain.plugins import find
 
 __all__ = [  # what a policy of your own may need
-    "POLICIES", "BatchPolicy", "BatchTable", "Decision", "GoOn", "GraphBatching", "Launch", "ModelView", "Order",
-    "Request", "Shed", "Stack", "Stacked", "SubBatch", "Wait", "WorkView", "launch", "make_policy",
+    "POLICIES",
+    "BatchPolicy",
+    "BatchTable",
+    "Decision",
+    "GoOn",
+    "GraphBatching",
+    "Lane",
+    "Launch",
+    "Order",
+    "Request",
+    "Shed",
+    "Stack",
+    "Stacked",
+    "SubBatch",
+    "Wait",
+    "Worker",
+    "launch",
+    "make_policy",
 ]  # fmt: skip
 
 POLICIES = {
@@ -24,7 +40,7 @@ POLICIES = {
     "graph": "latebind.batching.policy:GraphBatching",
 }
 
-launch = ModelView.launch  # of a model, these requests
+launch = Lane.launch  # of a model, these requests
 
 
 class BatchPolicy(Protocol):
@@ -37,13 +53,13 @@ class BatchPolicy(Protocol):
     order: Order
     counts_exits: bool
 
-    def batch_limit(self, model: ModelView) -> int:
+    def batch_limit(self, model: Lane) -> int:
         """Return the largest batch that this policy ever forms for `model`."""
 
     def table(self) -> BatchTable:
         """Return an empty batch table for one worker."""
 
-    def decide(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
         """Return what a worker does next that is free, or at a stage boundary, at time `now`.
 
         At least one request waits, or the table has started something.
@@ -65,11 +81,11 @@ class Stacked:
     def __init__(self, config: PolicyConfig) -> None:
         self._config = config
 
-    def batch_limit(self, model: ModelView) -> int:
+    def batch_limit(self, model: Lane) -> int:
         """Return the configured maximum, at most what the model was built for."""
         return model.most
 
-    def room(self, view: WorkView, model: ModelView) -> int:
+    def room(self, view: Worker, model: Lane) -> int:
         """Return how many more requests of `model` the worker may start, since they join the ones it has started."""
         return min(self.batch_limit(model), view.granularity) - view.started(model)
 
@@ -77,7 +93,7 @@ class Stacked:
         """Return an empty stack."""
         return Stack()
 
-    def in_turn(self, view: WorkView) -> list[ModelView]:
+    def in_turn(self, view: Worker) -> list[Lane]:
         """Return the models with waiting requests in the order in which they are served."""
         return sorted(view.models.waiting, key=lambda model: model.queue.turn(self.order))
 
@@ -89,7 +105,7 @@ class GraphBatching(Stacked):
     seconds. Window 0 takes whatever waits when a worker is free, which is the strong baseline.
     """
 
-    def decide(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
         """Launch the batch that is due and has the oldest request, or wait until one is due."""
         if view.entries:
             return GoOn()

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from enum import Enum
 from itertools import islice
 from math import inf
+from operator import attrgetter
 
 from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Launch
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import TYPICAL_STEPS, Outlook
-from latebind.domain.model import ModelSpec
 
 LAST = 256  # the rank of requests without a priority
 NOT_RUN = -1  # the last stage of a request that has run none
@@ -184,24 +184,21 @@ def _rank(request: Request) -> int:
 
 
 class Backlog:
-    """The work of waiting requests in the order of their turns. `at_once` workers share it.
-
-    Each has the seconds of `work` that it takes of a worker, and the `latest` time at which it may start to be in time.
-    """
+    """The work of waiting requests, in seconds of a worker, in the order of their turns. `at_once` workers share it."""
 
     def __init__(self, at_once: int = 1) -> None:
         self.at_once = at_once
         self._of: dict[int, Turn] = {}  # by request
         self._turns: list[Turn] = []  # ascending; the other lists are in the same order
         self._works: list[float] = []
-        self._latest: list[float] = []
+        self._latest: list[float] = []  # when each may start at the latest to be in time
 
     def __len__(self) -> int:
         return len(self._turns)
 
     @property
     def seconds(self) -> float:
-        """The work of all requests, for one worker."""
+        """The work of all requests."""
         return sum(self._works)
 
     def add(self, request: int, turn: Turn, work: float, latest: float) -> None:
@@ -218,7 +215,7 @@ class Backlog:
         del self._turns[at], self._works[at], self._latest[at]
 
     def before(self, turn: Turn) -> float:
-        """Return the seconds of work of all whose turn comes before this one."""
+        """Return the work of all whose turn comes before this one."""
         return sum(self._works[: bisect_left(self._turns, turn)])
 
     def spare(self, turn: Turn, work: float, now: float) -> float:
@@ -247,25 +244,6 @@ class Backlog:
         assert len(self._turns) == len(self._works) == len(self._latest), "the waiting work is incomplete"
 
 
-class ModelView:
-    """One model as policies see it: its waiting requests that may start, and the estimate of how long its work takes.
-
-    A batch has at most `most` requests; 0: as many as the model was built for.
-    """
-
-    def __init__(self, spec: ModelSpec, estimate: Estimate, queue: Queue, most: int = 0) -> None:
-        self.spec = spec
-        self.name = spec.name
-        self.estimate = estimate
-        self.queue = queue
-        self.most = min(most or spec.max_batch, spec.max_batch)
-        self.place = 0  # among all models
-
-    def launch(self, requests: Iterable[Request]) -> Launch:
-        """Return the decision to start these requests."""
-        return Launch(self.name, tuple([request.id for request in requests]))
-
-
 class Models:
     """All models, in their order, with totals over their queues. Lanes update it; policies only read.
 
@@ -274,35 +252,14 @@ class Models:
     in the `order` in which they are served.
     """
 
-    def __init__(self, models: Iterable[ModelView] = (), order: Order = Order.ARRIVAL) -> None:
+    def __init__(self, order: Order = Order.ARRIVAL) -> None:
         self.order = order
         self.backlog = Backlog()
-        self.by_name: dict[str, ModelView] = {}
-        self.waiting: list[ModelView] = []
+        self.by_name: dict[str, Lane] = {}
+        self.waiting: list[Lane] = []
         self.requests = 0
         self.decode = False  # whether any model has a decoder
         self.exit = False  # whether any model has requests that leave early
-        for model in models:
-            self.append(model)
-
-    def append(self, model: ModelView) -> None:
-        """Add a model, whose queue must be empty."""
-        model.place = len(self.by_name)
-        self.by_name[model.name] = model
-        self.decode = self.decode or model.estimate.decoder is not None
-        self.exit = self.exit or model.estimate.exits
-
-    def enqueued(self, model: ModelView, count: int = 1) -> None:
-        """Note that `count` requests were added to the queue of a model."""
-        if count and len(model.queue) == count:
-            insort(self.waiting, model, key=_place)
-        self.requests += count
-
-    def dequeued(self, model: ModelView) -> None:
-        """Note that a request was removed from the queue of a model."""
-        if not model.queue:
-            self.waiting.remove(model)
-        self.requests -= 1
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
@@ -312,21 +269,22 @@ class Models:
         self.backlog.check()
 
 
-def _place(model: ModelView) -> int:
-    return model.place
+class Lane:
+    """One model: its requests that wait, and the estimate of how long its work takes. Policies only read.
 
-
-class Lane(ModelView):
-    """All requests of one model that wait, and their work, counting on exits where it `hopes` for them.
-
-    Those in `held` may not start yet, because their model is not in memory. It adds itself to `models` and keeps the
-    totals there up to date.
+    Those in the `queue` may start; those in `held` may not, because the model is not in memory. A batch has at most
+    `most` requests; 0: as many as the model was built for. Their work counts on exits where it `hopes` for them. The
+    totals of `models` are kept up to date.
     """
 
     def __init__(self, served: ServedModel, models: Models, *, most: int = 0, hopes: bool = False) -> None:
-        super().__init__(served.spec, Estimate(served.spec, served.costs), Queue(), most)
-        self.max_queued = served.max_queued
+        self.spec = served.spec
+        self.name = served.spec.name
+        self.estimate = Estimate(served.spec, served.costs)
+        self.queue = Queue()
         self.held = Queue()
+        self.most = min(most or served.spec.max_batch, served.spec.max_batch)
+        self.max_queued = served.max_queued
         self.open = True
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.changes = -1  # `Estimate.changes` when that was computed
@@ -336,7 +294,10 @@ class Lane(ModelView):
         self.refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
         self.doubted_at = inf  # when the estimate was last doubted, or that was
         self._models = models
-        models.append(self)
+        self.place = len(models.by_name)
+        models.by_name[self.name] = self
+        models.decode = models.decode or self.estimate.decoder is not None
+        models.exit = models.exit or self.estimate.exits
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.held)
@@ -382,15 +343,23 @@ class Lane(ModelView):
     def _enqueue(self, request: Request) -> None:
         turn = self.turn(request.deadline, request.arrived, request.priority, request.id)
         latest = request.deadline - self.least(request.inputs)
+        if not self.queue:
+            insort(self._models.waiting, self, key=attrgetter("place"))
         self.queue.add(request)
-        self._models.enqueued(self)
+        self._models.requests += 1
         self._models.backlog.add(request.id, turn, self.seconds_per_request, latest)
 
     def _dequeue(self, number: int) -> Request:
         request = self.queue.remove(number)
-        self._models.dequeued(self)
+        if not self.queue:
+            self._models.waiting.remove(self)
+        self._models.requests -= 1
         self._models.backlog.remove(number)
         return request
+
+    def launch(self, requests: Iterable[Request]) -> Launch:
+        """Return the decision to start these requests."""
+        return Launch(self.name, tuple([request.id for request in requests]))
 
     # What a new request has to expect ---------------------------------------------------------------------------------
 

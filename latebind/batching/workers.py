@@ -2,10 +2,10 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
-from latebind.batching.requests import Models, ModelView, Request
+from latebind.batching.requests import Lane, Models, Request
 from latebind.domain.model import ModelSpec, StageKind
 
 ANY_SIZE = sys.maxsize  # the granularity of a worker whose batches only the policy and the model limit
@@ -90,8 +90,8 @@ class BatchTable:
     model, how often two sub-batches merged and how often one was let past another.
     """
 
-    def __init__(self) -> None:
-        self.entries: list[SubBatch] = []
+    def __init__(self, entries: Iterable[SubBatch] = ()) -> None:
+        self.entries = [*entries]
         self.merges: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
         self._moved: SubBatch | None = None  # the sub-batch that ran last, if no member could leave there
@@ -101,9 +101,8 @@ class BatchTable:
         """The sub-batch to run next if no request waits to start; None where there is a choice.
 
         It is the one that was chosen before, a request alone, or the only sub-batch if it is at a decoder's step. No
-        other would be chosen now: behind a stage without a lookup no member has left, so the expected answers a second
-        of the chosen one have risen, and those of the resting ones have not changed. A decision there was half of what
-        a boundary costs.
+        other would be chosen now: behind a stage without a lookup no member has left, so its expected answers a second
+        have risen, those of the resting ones not. A decision there was half of what a boundary costs.
         """
         moved, entries = self._moved, self.entries
         if moved is not None and len(moved.members) == moved.ran:
@@ -130,9 +129,8 @@ class BatchTable:
 
     def part(self, batch: SubBatch, requests: Sequence[int]) -> SubBatch:
         """Return a new sub-batch, on top, of these members of a sub-batch."""
-        chosen = batch.split(requests)
-        self.entries.append(chosen)
-        return chosen
+        self.entries.append(batch.split(requests))
+        return self.entries[-1]
 
     def leaving(self, batch: SubBatch, answered: Sequence[int], stage: int) -> Sequence[tuple[int, int]]:
         """Return the members that leave now, each with the stage that answered it: all that are `answered`.
@@ -146,14 +144,11 @@ class BatchTable:
         """Drop `moved` if it is empty; else let it join the members that rest at the stage it has reached."""
         self._moved = None
         if not moved.members:
-            self.entries.remove(moved)
-            self._resume(now)
+            self.take_out(moved, now)
             return
         for other in self.entries:
             if other is not moved and moved.can_merge(other):
-                self.entries.remove(moved)
-                if other is self.entries[-1]:
-                    self._resume(now)
+                self.take_out(moved, now)
                 other.absorb(moved)
                 self.merges[moved.spec.name] += 1
                 return
@@ -161,13 +156,9 @@ class BatchTable:
             self._moved = moved
 
     def take_out(self, batch: SubBatch, now: float) -> None:
-        """Remove a sub-batch that cannot go on until its next stage is in memory; the one below it resumes."""
-        self._moved, last = None, batch is self.entries[-1]
+        """Remove a sub-batch; the one that is on top then resumes."""
+        self._moved = None
         self.entries.remove(batch)
-        if last:
-            self._resume(now)
-
-    def _resume(self, now: float) -> None:
         top = self.entries[-1] if self.entries else None
         if top is not None and top.preempted is not None:
             for request in top.members.values():
@@ -184,59 +175,47 @@ class Stack(BatchTable):
         return self.entries[-1] if self.entries else None
 
 
-class WorkView:
-    """What one worker may run next: waiting requests, by model, and its started sub-batches, the newest last.
+class Worker:
+    """One worker: what it may run next, waiting requests by model and its started sub-batches. Policies only read.
 
-    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are the views of all workers. The
-    sub-batches that are `aside` cannot go on, because their next stage is not in memory. Policies only read.
+    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are all workers. The sub-batches that
+    are `aside` cannot go on, because their next stage is not in memory. One whose stage raised is run again by halves:
+    the halves not run yet are aside too, and in `halves`.
     """
 
     def __init__(
         self,
         models: Models,
-        entries: Sequence[SubBatch] = (),
+        table: BatchTable,
+        *,
+        number: int = 0,
         granularity: int = ANY_SIZE,
-        crew: Sequence["WorkView"] = (),
+        crew: Sequence["Worker"] = (),
     ) -> None:
         self.models = models
-        self.entries = entries
+        self.table = table
+        self.entries: Sequence[SubBatch] = table.entries  # the newest last
+        self.number = number
         self.granularity = granularity
         self.crew = crew
         self.aside: list[SubBatch] = []
+        self.halves: list[SubBatch] = []
+        self.running: SubBatch | None = None
+        self.launched = 0, 0.0  # the rows of the current launch, and its time
+        self.refills: Counter[str] = Counter()  # by model, requests that joined while the worker had started others
 
     @property
     def resting(self) -> int:
         """The number of requests that the worker has started, without those aside."""
-        count = 0
-        for entry in self.entries:
-            count += len(entry.members)
-        return count
+        return sum([len(entry.members) for entry in self.entries])
 
-    def started(self, model: ModelView) -> int:
+    def started(self, model: Lane) -> int:
         """Return how many requests of a model the worker has started, which will be one batch, within its limit."""
         return sum([len(entry.members) for entry in self.entries if entry.spec is model.spec])
 
-    def model_of(self, batch: SubBatch) -> ModelView:
+    def model_of(self, batch: SubBatch) -> Lane:
         """Return the model of a sub-batch."""
         return self.models.by_name[batch.spec.name]
-
-
-class Worker(WorkView):
-    """One worker: its batch table, and what of it is aside or runs.
-
-    A sub-batch whose stage raised is run again by halves: the halves not run yet are aside too, and in `halves`.
-    """
-
-    def __init__(
-        self, number: int, models: Models, table: BatchTable, granularity: int, crew: Sequence[WorkView]
-    ) -> None:
-        super().__init__(models, table.entries, granularity, crew)
-        self.number = number
-        self.table = table
-        self.running: SubBatch | None = None
-        self.launched = 0, 0.0  # the rows of the current launch, and its time
-        self.halves: list[SubBatch] = []
-        self.refills: Counter[str] = Counter()  # by model, requests that joined while the worker had started others
 
     @property
     def begun(self) -> Sequence[SubBatch]:

@@ -21,8 +21,7 @@ class Outcome(IntEnum):
 class Run(Told, frozen=True):
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
-    At stage 0 the worker gathers the inputs from the slots; at a later stage it goes on with the activations it
-    holds, of which only those of `requests` are still wanted.
+    At stage 0 the worker gathers the inputs from the slots; later it goes on with the activations of `requests`.
     """
 
     worker: int
@@ -53,8 +52,7 @@ class Reply(EqualButLast, frozen=True):
 class Load(Told, frozen=True):
     """Load these pieces of `model`, in this order; one `Loaded` or `LoadFailed` reports the end of the load.
 
-    Pieces are numbered as in its `Footprint`. `begins` says that nothing else of the model is in memory or being
-    loaded.
+    Pieces are numbered as in its `Footprint`. Nothing else of a model that `begins` is in memory or being loaded.
     """
 
     model: str
@@ -99,8 +97,7 @@ class Map(Told, frozen=True):
 class StepEnded(EqualButLast, frozen=True):
     """Report that a step of a query has ended: a request of `model`, which is option `option` of `node`.
 
-    `budget` is the number of seconds planned for it from when it could start, `spent` the number that it took. A driver
-    has nothing else to do.
+    `budget` are the seconds planned for it from when it could start, `spent` those that it took. It is for metrics.
     """
 
     query: str

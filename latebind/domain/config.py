@@ -19,17 +19,11 @@ DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
 def _require(
-    part: str,
-    settings: msgspec.Struct,
-    *names: str,
-    least: float = 0.0,
-    above: float = -inf,
-    most: float = inf,
-    say: str,
+    part: str, of: msgspec.Struct, *names: str, least: float = 0.0, above: float = -inf, most: float = inf, say: str
 ) -> None:
     """Raise `ConfigError` where one of these settings is below `least`, not `above`, or beyond `most`; `say` how to."""
     for name in names:
-        value = getattr(settings, name)
+        value = getattr(of, name)
         if not (least <= value <= most and value > above):  # NaN is neither
             raise ConfigError(f"{part}.{name} is {value}: {say}")
 
@@ -37,9 +31,8 @@ def _require(
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which batching policy decides and its settings; `window` in seconds.
 
-    `name` is `late`, `lazy+`, `graph`, or the dotted path of a class that fulfils `batching.policy.BatchPolicy`.
-    `max_batch` 0 means the largest batch that each model was built for. Where `shed` is off, nothing is refused or
-    dropped for being late.
+    `name` is one of `batching.policy.POLICIES` or the dotted path of a class. `max_batch` 0 is what each model was
+    built for. Where `shed` is off, nothing is refused or dropped for being late.
     """
 
     name: str = "late"
@@ -53,17 +46,16 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much memory models may take together, and how it is shared.
+    """How much memory models may take together, in bytes, and how it is shared.
 
-    `budget` is in bytes; 0 sets no bound: all models are loaded before anything is served. `policy` chooses victims.
-    It is `late`, `lru` or the dotted path of a class that fulfils `residency.policy.EvictionPolicy`. With `stages`,
-    models are loaded and evicted piece by piece, and may run while the rest of them is being loaded.
+    A `budget` of 0 sets no bound: all models are loaded before anything is served. `policy` chooses victims: one of
+    `residency.policy.POLICIES` or the dotted path of a class. With `stages`, models are loaded and evicted piece by
+    piece, and may run while the rest of them is being loaded.
 
     No request waits longer than `patience` seconds for its model while later requests are served, except for loads that
-    are under way. `window` is the number of seconds over which request rates are taken. A load that failed is tried
-    again after `back_off` seconds, twice as many each further time. While the requests that have started keep more than
-    `resting` bytes between stages, no others start; 0 sets no bound. With the `tier` "page-cache", the system keeps
-    evicted weights as long as it has memory to spare; "disk" releases the memory, and the next load reads the disk.
+    are under way. Request rates are taken over `window` seconds. A failed load is tried again after `back_off` seconds,
+    twice as many each further time. While started requests keep more than `resting` bytes between stages (0: no bound),
+    no others start. With the `tier` "page-cache", the system keeps evicted weights as long as it has memory to spare.
     """
 
     budget: int = 0
@@ -84,15 +76,12 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What the scheduler knows of one model: its shape, its costs and how many requests may wait for it.
-
-    Its footprint is used only where memory is limited.
-    """
+    """What the scheduler knows of one model. At most `max_queued` requests for it may wait."""
 
     spec: ModelSpec
     costs: ModelCosts
     max_queued: int = 256
-    footprint: Footprint = NOTHING
+    footprint: Footprint = NOTHING  # used only where memory is limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +115,8 @@ class SchedulerConfig:
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
 
-    `slots` is the number of requests of one model that may be in the server at once. Where `granularities` are given,
-    there is a worker for each, with batches no larger than that; on a CPU no more of them run at once than cores
-    divided by threads. Stages compute on `device`: cpu, cuda, or cuda:0 and so on.
+    `slots` is the number of requests of one model that may be in the server at once. For each of the `granularities`,
+    if any, there is a worker with batches no larger; on a CPU at most cores divided by threads of them run at once.
     """
 
     workers: int = 1
@@ -156,7 +144,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether learned caches are adapted to the traffic, and how. Seconds, and shares of 1.
 
-    Requests that ran to the end of the network are samples at no cost. Of requests that left early, at most the share
+    Requests that ran to the end of the network are samples at no cost; of those that left early, at most the share
     `sample` of all requests is run again. The latest `rows` for validation and as many for training are kept, none
     older than `window`. Caches are retrained when the traffic changes, and every `interval` at the latest. `folder` is
     where versions are kept; empty: beside each model. With `yields`, the service runs only while other processes leave
@@ -180,11 +168,10 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How one engine follows another. Seconds.
 
-    A model that ran in `crashes` engines when they died, within `within` seconds, is not served any more. An engine
-    that does not start is tried again after `back_off`, twice as long each further time. An engine whose work has been
-    late for `patience` seconds is killed and counts as one that died: `engine.driver` says when a stage is late. One
-    that has been replaced has `drain` seconds to answer what it has. The repository is checked for new versions every
-    `watch` seconds; 0: only on request.
+    A model that ran in `crashes` engines when they died, within `within`, is not served any more. An engine that does
+    not start is tried again after `back_off`, twice as long each further time. One whose work has been late for
+    `patience` is killed and counts as one that died (`engine.driver`); one that was replaced has `drain` to answer what
+    it has. Every `watch` the repository is checked for new versions; 0: only on request.
     """
 
     crashes: int = 3
@@ -203,10 +190,7 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the copy of a repository at a URL is kept: in the folder `cache`, with at most `most` bytes.
-
-    Empty: below the user's cache folder.
-    """
+    """The copy of a repository at a URL: at most `most` bytes in the folder `cache`; empty: the user's cache folder."""
 
     cache: str = ""
     most: int = 64 << 30
@@ -218,12 +202,11 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the server listens, and who may do what. `deadline` (seconds) is for requests that name none.
 
-    It speaks gRPC too on `grpc_port` (None: not at all). `token_file` has the token that every call but health needs,
-    `admin_token_file` the one for calls that change what is served or how. `allow_hosts` are the names that clients may
-    call the server by, beside those of loopback. With `tls_cert` and `tls_key` it speaks only TLS; with
-    `tls_client_ca`, clients need a certificate signed by it. With `manage`, clients may load and unload models. Clients
-    may register system shared memory whose key begins with one of `shared_memory`; empty: none. There is a `dashboard`
-    if True; if None, only where no other machine can reach it.
+    `token_file` has the token that every call but health needs, `admin_token_file` the one for calls that change what
+    is served or how. `allow_hosts` are the names that clients may call the server by, beside those of loopback. With
+    `tls_cert` and `tls_key` it speaks only TLS; with `tls_client_ca`, clients need a certificate signed by it. With
+    `manage`, clients may load and unload models. Clients may register system shared memory whose key begins with one of
+    `shared_memory`. If `dashboard` is None, there is one only where no other machine can reach it.
     """
 
     host: str = "127.0.0.1"
@@ -271,14 +254,14 @@ def is_loopback(host: str) -> bool:
 
 
 class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the server reports of its work. The share `trace_rate` of all calls is traced from admission to answer.
+    """What the server reports of its work.
 
-    Traces are sent over HTTP to the collector at the URL `otlp`, where given. Lines of the log are `text` or `json`.
+    The share `trace_rate` of calls is traced from admission to answer; `otlp` is the URL of a collector of traces.
     """
 
     trace_rate: float = 0.0
     otlp: str = ""
-    log_format: str = "text"
+    log_format: str = "text"  # or "json"
 
     def __post_init__(self) -> None:
         _require("observability", self, "trace_rate", most=1.0, say="give a share from 0 to 1")
@@ -291,11 +274,10 @@ class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many replicas serve on Ray: at least `replicas` and, with the traffic, up to `max_replicas` (0: no more).
 
-    Each asks Ray for `cpus` CPUs; with 0 it runs beside others on any node. `address` is that of the cluster to serve
-    on; empty: one is started on this machine, which no other machine can reach. A replica is added when answers were at
-    risk for `up_after` seconds, and one is removed when fewer would have been enough for `down_after` seconds. The
-    ingress runs on a node that has the Ray resource `ingress`; empty: on any. It sends a replica at most `calls` calls
-    at once, and refuses more.
+    Each asks Ray for `cpus` CPUs; with 0 it runs beside others on any node. `address` is that of the cluster; empty:
+    one is started on this machine, which no other machine can reach. A replica is added when answers were at risk for
+    `up_after` seconds, and removed when fewer would have been enough for `down_after` seconds. The ingress runs on a
+    node that has the Ray resource `ingress` (empty: on any), and sends a replica at most `calls` calls at once.
     """
 
     replicas: int = 1

@@ -49,8 +49,8 @@ class Cancelled(Told, frozen=True):
 class StageDone(EqualButLast, frozen=True):
     """A worker has run a stage of its sub-batch.
 
-    `exited` are the members that have their answer: from a learned cache, or because this was their last step. `looked`
-    are the seconds at its end that lookups in learned caches took; they are for traces, and ignored in comparisons.
+    `exited` are the members that have their answer: from a learned cache, or because this was their last step. Its last
+    `looked` seconds went to lookups in learned caches; that is for traces, and ignored in comparisons.
     """
 
     worker: int

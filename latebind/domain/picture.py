@@ -1,15 +1,9 @@
 """What is under way at one moment, for the dashboard: plain types that cross between processes as JSON. Pure."""
 
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Literal
 
-
-class Doing(StrEnum):
-    """What a sub-batch does at this moment."""
-
-    RUNS = "runs"
-    RESTS = "rests"  # at a stage boundary: others run
-    ASIDE = "aside"  # its next stage is not in memory
+Doing = Literal["runs", "rests", "aside"]  # resting at a stage boundary, others run; aside, its stage is not in memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Path:
         self.running = False  # a stage runs, and the request has not ended
         self._stage: Span | None = None  # the stage that runs, or ran last
         self._mates: set[int] = set()
-        self._asked: tuple[int, float] | None = None  # the stage and the start of a pending lookup beside the worker
+        self.asked: Span | None = None  # the latest lookup beside the worker
 
     def add(self, what: str, start: float, end: float, **facts: Fact) -> Span:
         """Add a span of this request to the trace."""
@@ -112,27 +112,8 @@ class Path:
             self._stage.facts["failed"] = True
         self.since, self.running = now, False
 
-    def asked(self, stage: int, now: float) -> None:
-        """Note that a lookup beside the worker starts; the one before it counts as missed if it has not answered."""
-        self.missed()
-        self._asked = stage, now
-
-    def hit(self, stage: int, now: float) -> None:
-        """Note that a lookup beside the worker has answered."""
-        start = self._asked[1] if self._asked is not None and self._asked[0] == stage else now
-        self._asked = None
-        self.add("lookup", start, now, stage=stage, hit=True)
-
-    def missed(self) -> None:
-        """Note that a pending lookup beside the worker missed. Its end is unknown: no event reports it."""
-        if self._asked is not None:
-            stage, asked = self._asked
-            self.add("lookup", asked, asked, stage=stage, hit=False)
-            self._asked = None
-
     def end(self, now: float) -> None:
         """Note that the request has ended; a stage that still runs ends for it."""
-        self.missed()
         if self.running:
             self.ran(now)
         elif self._stage is None:
@@ -194,9 +175,10 @@ class Tracer:
             case StageDone() | StageFailed():
                 self._stage_ended(event, now)
             case Exited():
-                for request in event.requests:
-                    if request in self._paths:
-                        self._paths[request].hit(event.stage, now)
+                for path in [self._paths[request] for request in event.requests if request in self._paths]:
+                    if path.asked is None or path.asked.facts["stage"] != event.stage:  # it came behind the next one
+                        path.asked = path.add("lookup", now, now, stage=event.stage, hit=True)
+                    path.asked.end, path.asked.facts["hit"] = now, True
             case Loaded():
                 for path in self._paths.values():
                     if path.model == event.model:
@@ -219,8 +201,8 @@ class Tracer:
                 continue
             path.ran(now, event.looked)
             if action.stage in self._lookups[action.model]:
-                if action.model in self._aside:
-                    path.asked(action.stage, now)
+                if action.model in self._aside:  # no event reports a miss, so its end is unknown
+                    path.asked = path.add("lookup", now, now, stage=action.stage, hit=False)
                 elif event.looked:
                     hit = any(self._paths.get(request) is path for request in event.exited)
                     path.add("lookup", now - event.looked, now, stage=action.stage, hit=hit)

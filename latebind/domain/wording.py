@@ -8,18 +8,9 @@ from itertools import islice
 from latebind.domain.errors import ConfigError
 
 SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,18})?)\s*([a-z]*)")
-UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
+UNITS = {"": 1, "b": 1}
+for power, prefix in enumerate("kmgt", start=1):
+    UNITS |= {f"{prefix}b": 1000**power, f"{prefix}ib": 1024**power}
 
 
 def size(option: str, written: str) -> int:

@@ -6,7 +6,7 @@ one ("optimal wait"), and on a card that computes full batches (`research.ebird.
 
 from latebind.batching.decisions import Decision, GoOn, Wait
 from latebind.batching.policy import Stacked, launch
-from latebind.batching.workers import WorkView
+from latebind.batching.workers import Worker
 
 GRANULARITIES = (1, 1, 2, 4, 8, 16)  # of the paper's workers (section VI-C)
 
@@ -19,7 +19,7 @@ class Elastic(Stacked):
     more are started than all workers take together (MaxInf in table II).
     """
 
-    def decide(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
         """Fill the worker, or leave the requests to smaller ones."""
         del now
         if view.entries:

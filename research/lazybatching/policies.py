@@ -10,8 +10,8 @@ from math import ceil, inf
 from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.late import all_in_time
 from latebind.batching.policy import GraphBatching, Stacked, launch
-from latebind.batching.requests import ModelView, Request
-from latebind.batching.workers import BatchTable, Stack, SubBatch, WorkView
+from latebind.batching.requests import Lane, Request
+from latebind.batching.workers import BatchTable, Stack, SubBatch, Worker
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import StageKind
 
@@ -25,7 +25,7 @@ class Continuous(GraphBatching):
     is batched as by `graph`.
     """
 
-    def decide(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
         """Launch as many requests of the decoding model as there is room for."""
         if not view.entries:
             return super().decide(view, now)
@@ -40,7 +40,7 @@ class Continuous(GraphBatching):
 class Cellular(Continuous):
     """Gao et al. 2018 (section III-B): only a model that is recurrent throughout is joined on its way."""
 
-    def decide(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
         """Let new requests into a running cell; any other model is batched as a whole graph."""
         if view.entries and view.model_of(view.entries[-1]).spec.kind(0) is not StageKind.DECODER:
             return GoOn()
@@ -55,7 +55,7 @@ class Lazy(Stacked):
     The time until a request first ran counts as waiting; its work counts as a whole, however much of it is done.
     """
 
-    def decide(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
         """Launch the requests that may start, of the model whose oldest request has waited longest."""
         for model in self.in_turn(view):
             waiting = model.queue.first(self.room(view, model))
@@ -66,7 +66,7 @@ class Lazy(Stacked):
                 return launch(model, waiting[:count])
         return GoOn()
 
-    def fitting(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
+    def fitting(self, view: Worker, model: Lane, waiting: Sequence[Request], now: float) -> int:
         """Return how many of `waiting`, from the first, may start without negative slack for any request."""
         work, left = 0.0, inf
         for entry in view.entries:
@@ -81,7 +81,7 @@ class Lazy(Stacked):
                 return count
         return len(waiting)
 
-    def _alone(self, model: ModelView, request: Request) -> float:
+    def _alone(self, model: Lane, request: Request) -> float:
         lengths = model.estimate.lengths
         return model.estimate.whole(1, request.inputs, lengths[max(0, ceil(SHARE * len(lengths)) - 1)])
 
@@ -96,7 +96,7 @@ class Oracle(Lazy):
         super().__init__(config)
         self.lengths: Mapping[int, int] = {}
 
-    def fitting(self, view: WorkView, model: ModelView, waiting: Sequence[Request], now: float) -> int:
+    def fitting(self, view: Worker, model: Lane, waiting: Sequence[Request], now: float) -> int:
         """Return the largest number of `waiting` that keeps all in time."""
         return bisect_left(
             range(1, len(waiting) + 1),

@@ -8,11 +8,10 @@ from typing import Annotated
 
 from typer import Option
 
-from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Decision
 from latebind.batching.policy import BatchPolicy, make_policy
-from latebind.batching.requests import ModelView, Queue
-from latebind.batching.workers import BatchTable, WorkView
+from latebind.batching.requests import Lane, Models
+from latebind.batching.workers import BatchTable, Worker
 from latebind.bench.rounds import Progress
 from latebind.cli.console import Row, reporting
 from latebind.cli.options import Seed
@@ -92,7 +91,7 @@ class Timed:
         self.order = policy.order
         self.counts_exits = policy.counts_exits
 
-    def batch_limit(self, model: ModelView) -> int:
+    def batch_limit(self, model: Lane) -> int:
         """Ask the policy."""
         return self._policy.batch_limit(model)
 
@@ -100,7 +99,7 @@ class Timed:
         """Ask the policy."""
         return self._policy.table()
 
-    def decide(self, view: WorkView, now: float) -> Decision:
+    def decide(self, view: Worker, now: float) -> Decision:
         """Time the policy's decision."""
         self.watch.begin()
         decision = self._policy.decide(view, now)
@@ -119,7 +118,7 @@ def speed_row(policy: str, *, waiting: int, events: int, seed: int = 0) -> Row:
     spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, tuple(LOOKUPS))
     model = ServedModel(spec, costs, waiting + 10 * MAX_BATCH)
     config = SchedulerConfig((model,), 1, PolicyConfig(BATCHING[policy], MAX_BATCH))
-    batch = make_policy(config.policy).batch_limit(ModelView(spec, Estimate(spec, costs), Queue()))
+    batch = make_policy(config.policy).batch_limit(Lane(model, Models()))
     timed = Scheduler(config)
     timed.policy = asked = Timed(timed.policy)
     watches = _play(Scheduler(config), model, waiting, batch, events, Random(seed))

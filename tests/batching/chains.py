@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from latebind.batching.requests import Models, ModelView
+from latebind.batching.requests import Lane, Models, Request
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -58,9 +58,9 @@ def ends(records: Sequence[Record]) -> dict[int, float]:
     return {record.request + 1: record.ended for record in records}
 
 
-def models_of(*views: ModelView) -> Models:
-    """Return these models, with those in their queues as they are."""
-    models = Models(views)
-    for view in views:
-        models.enqueued(view, len(view.queue))
-    return models
+def lane_of(served: ServedModel, *requests: Request, models: Models | None = None) -> Lane:
+    """Return the lane of a model in which these requests wait, in this order."""
+    lane = Lane(served, models or Models())
+    for request in requests:
+        lane.add(request)
+    return lane

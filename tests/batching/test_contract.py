@@ -4,30 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from latebind.batching.costs import Estimate
 from latebind.batching.decisions import GoOn, Launch, Wait
 from latebind.batching.policy import make_policy
-from latebind.batching.requests import ModelView, Queue, Request
-from latebind.batching.workers import WorkView
+from latebind.batching.requests import Models, Request
+from latebind.batching.workers import BatchTable, Worker
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.events import Arrived, Cancelled, Event, StageDone
 from latebind.scheduler import Scheduler
 from research.policies import BATCHING
-from tests.batching.chains import models_of
+from tests.batching.chains import lane_of
 from tests.models import served
 
 PRIORITIES = st.sampled_from((0, 0, 0, 1, 2, 255))
 ARRIVALS = st.lists(st.tuples(st.floats(0.0, 1.0), PRIORITIES), max_size=12).map(sorted)
 
 
-def view_of(name: str, arrivals: list[tuple[float, int]], *, due: float = 9.0) -> ModelView:
-    model = served(name, max_batch=5)
-    queue = Queue()
-    for i, (arrived, priority) in enumerate(arrivals):
-        queue.add(Request(i, name, i, due, arrived, priority=priority))
-    return ModelView(model.spec, Estimate(model.spec, model.costs), queue)
+def waiting(due: float = 9.0, **arrivals: list[tuple[float, int]]) -> Worker:
+    """A worker without work; by model, requests with these arrivals and priorities wait."""
+    models = Models()
+    for name, each in arrivals.items():
+        requests = [Request(i, name, i, since + due, since, priority=rank) for i, (since, rank) in enumerate(each)]
+        lane_of(served(name, max_batch=5), *requests, models=models)
+    return Worker(models, BatchTable())
 
 
 @pytest.mark.parametrize("name", BATCHING)
@@ -43,21 +43,21 @@ def test_a_policy_keeps_to_its_contract(
     pause: float,
 ) -> None:
     policy = make_policy(PolicyConfig(BATCHING[name], max_batch, window))
-    views = {"a": view_of("a", first), "b": view_of("b", second)}
     if not first and not second:
         return
+    worker = waiting(a=first, b=second)
     now = max(first + second)[0] + pause
-    decision = policy.decide(WorkView(models_of(*views.values())), now)
+    decision = policy.decide(worker, now)
     # 1. The same view at the same time gives the same decision.
-    assert policy.decide(WorkView(models_of(*views.values())), now) == decision
+    assert policy.decide(worker, now) == decision
     if isinstance(decision, Wait):
         # 2. It waits for a time to come, and by then it no longer waits.
         assert decision.until > now
-        assert isinstance(policy.decide(WorkView(models_of(*views.values())), decision.until), Launch)
+        assert isinstance(policy.decide(worker, decision.until), Launch)
         return
     # 3. With nothing begun it has nothing to go on with.
     assert not isinstance(decision, GoOn)
-    model = views[decision.model]
+    model = worker.models.by_name[decision.model]
     # 4. It launches someone, nobody twice, only who waits, no more than its own limit and the model's.
     assert 1 <= len(decision.requests) <= policy.batch_limit(model) <= model.spec.max_batch
     assert len(set(decision.requests)) == len(decision.requests)
@@ -71,17 +71,15 @@ def test_a_policy_keeps_to_its_contract(
 @pytest.mark.parametrize("name", BATCHING)
 def test_a_worker_without_work_begins_somebody_even_where_all_will_be_late(name: str) -> None:
     policy = make_policy(PolicyConfig(BATCHING[name], window=0.0, shed=False))
-    waiting = view_of("a", [(0.0, 0), (0.0, 0)], due=1e-6)
-    assert isinstance(policy.decide(WorkView(models_of(waiting)), 0.0), Launch)
+    assert isinstance(policy.decide(waiting(1e-6, a=[(0.0, 0), (0.0, 0)]), 0.0), Launch)
 
 
 @pytest.mark.parametrize("name", BATCHING)
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_of_two_models_alike_that_begins_whose_oldest_has_waited_longest(name: str, first: str) -> None:
     policy = make_policy(PolicyConfig(BATCHING[name], window=0.0))
-    came = {model: 0.0 if model == first else 0.5 for model in ("a", "b")}
-    waiting = [view_of(model, [(since, 0)], due=since + 9.0) for model, since in came.items()]
-    decision = policy.decide(WorkView(models_of(*waiting)), 0.5)
+    came = {model: [(0.0 if model == first else 0.5, 0)] for model in ("a", "b")}
+    decision = policy.decide(waiting(**came), 0.5)
     assert isinstance(decision, Launch)
     assert decision.model == first
 

@@ -4,15 +4,15 @@ import pytest
 
 from latebind.batching.costs import MOVED, Estimate, Pace
 from latebind.batching.late import all_in_time
-from latebind.batching.requests import ModelView, Queue, Request
-from latebind.batching.workers import SubBatch, WorkView
+from latebind.batching.requests import Lane, Models, Request
+from latebind.batching.workers import BatchTable, SubBatch, Worker
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived, Event, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
-from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config, models_of
+from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config
 from tests.models import SCORES, VECTOR, served
 
 LINEAR = Curve((1, 64), (1.0, 64.0))  # a batch takes as long as its requests one by one
@@ -160,10 +160,10 @@ def test_the_best_rate_looks_past_an_exit_that_few_take_and_counts_who_is_left()
 STEEP = Curve((1, 2), (1.0, 2.0))
 
 
-def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[WorkView, ModelView]:
-    model = ModelView(served.spec, Estimate(served.spec, served.costs), Queue())
+def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[Worker, Lane]:
+    models = Models()
     entries = [SubBatch(served.spec, {request.id: request for request in running}, stage)] if running else []
-    return WorkView(models_of(model), entries), model
+    return Worker(models, BatchTable(entries)), Lane(served, models)
 
 
 def request(number: int, *, arrived: float, due: float, started: float = 0.0, steps: int = 0) -> Request:
@@ -196,13 +196,14 @@ def test_who_is_late_already_keeps_nobody_out() -> None:
 def test_those_below_must_be_in_time_too() -> None:
     """The newest batch is of another model: who waits under it goes on only when both are through."""
     below, above = chain(*(STATIC,) * 8, name="below"), chain(*(STATIC,) * 4, name="above")
-    models = [ModelView(served.spec, Estimate(served.spec, served.costs), Queue()) for served in (below, above)]
+    models = Models()
+    lanes = [Lane(served, models) for served in (below, above)]
     for due, fits in ((14, True), (11, False)):
         first = request(1, arrived=0, due=due)
         second = request(2, arrived=0, due=100)
         entries = [SubBatch(below.spec, {1: first}, 2), SubBatch(above.spec, {2: second}, 2)]
         newcomers = [request(3, arrived=0, due=100)]
-        assert all_in_time(WorkView(models_of(*models), entries), models[1], newcomers, 2.0) is fits
+        assert all_in_time(Worker(models, BatchTable(entries)), lanes[1], newcomers, 2.0) is fits
 
 
 def test_who_has_written_for_long_is_taken_to_write_a_long_answer() -> None:

@@ -5,16 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from latebind.batching.costs import Estimate
 from latebind.batching.late import together
-from latebind.batching.requests import ModelView, Queue, Request
+from latebind.batching.requests import Request
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
 from latebind.domain.events import Arrived, StageDone
 from latebind.scheduler import Scheduler
 from latebind.simulation.workloads import Arrival
-from tests.batching.chains import FLAT, STATIC, Timeline, chain
+from tests.batching.chains import FLAT, STATIC, Timeline, chain, lane_of
 
 LINEAR = Curve((1, 64), (1.0, 64.0))
 HALF_STEEP = Curve((1, 16), (1.0, 8.0))
@@ -141,8 +140,6 @@ def test_how_many_go_on_depends_on_the_share_of_its_time_that_a_worker_is_busy(
 ) -> None:
     """A worker that is a hundred times as quick, and asked a hundred times as often, decides alike."""
     curve = Curve((1, 16), (seconds, 12.0 * seconds))
-    served, queue = chain(STATIC, STATIC, curve=curve, max_batch=16, hit_rates=EARLY), Queue()
-    for number in range(60):
-        queue.add(Request(number, "net", number, 1e3, gap * seconds * number))
-    model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
+    served = chain(STATIC, STATIC, curve=curve, max_batch=16, hit_rates=EARLY)
+    model = lane_of(served, *[Request(number, "net", number, 1e3, gap * seconds * number) for number in range(60)])
     assert together(model, 1, 4, 4, 16, 59.5 * gap * seconds) == count

@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from latebind.batching.costs import Estimate
 from latebind.batching.decisions import Launch
 from latebind.batching.late import LazyPlus, quickest
-from latebind.batching.requests import Models, ModelView, Queue, Request
-from latebind.batching.workers import WorkView
+from latebind.batching.requests import Models, Request
+from latebind.batching.workers import BatchTable, Worker
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve
 from latebind.simulation.workloads import Arrival
-from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends
+from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends, lane_of
 
 LONG = 1e3
 
@@ -141,29 +140,22 @@ def test_where_a_batch_of_all_would_be_late_smaller_ones_begin_and_nobody_is_she
     assert outcomes == [*[Outcome.ANSWERED] * 5, Outcome.EXPIRED]
 
 
-def waiting(*deadlines: float, priority: int = 0) -> ModelView:
-    """Requests that wait at 0, the first with a priority, for a model that takes 1 to 4.5 seconds for 1 to 8."""
-    served = chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 4.5)))
-    queue = Queue()
-    for number, deadline in enumerate(deadlines):
-        queue.add(Request(number, "net", number, deadline, 0.0, priority=0 if number else priority))
-    return ModelView(served.spec, Estimate(served.spec, served.costs), queue)
-
-
-def begun(model: ModelView) -> tuple[int, ...]:
-    models = Models([model])
-    models.enqueued(model, len(model.queue))
-    decision = LazyPlus(PolicyConfig("lazy+")).decide(WorkView(models), 0.0)
+def begun(*deadlines: float, priority: int = 0) -> tuple[int, ...]:
+    """Return who starts of those that wait at 0, the first with a priority; 1 to 8 take the model 1 to 4.5 seconds."""
+    models = Models()
+    requests = [Request(n, "net", n, due, 0.0, priority=0 if n else priority) for n, due in enumerate(deadlines)]
+    lane_of(chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 4.5))), *requests, models=models)
+    decision = LazyPlus(PolicyConfig("lazy+")).decide(Worker(models, BatchTable()), 0.0)
     assert isinstance(decision, Launch)
     return decision.requests
 
 
 def test_a_batch_is_filled_with_those_who_can_await_it_and_passes_over_the_others() -> None:
-    assert begun(waiting(1.5, 2.0, *[50.0] * 6)) == (2, 3, 4, 5, 6, 7)
+    assert begun(1.5, 2.0, *[50.0] * 6) == (2, 3, 4, 5, 6, 7)
 
 
 def test_who_has_a_priority_is_not_passed_over() -> None:
-    assert begun(waiting(2.0, 50.0, 50.0, 50.0, 50.0, priority=1)) == (0, 1)
+    assert begun(2.0, 50.0, 50.0, 50.0, 50.0, priority=1) == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +175,5 @@ def test_as_many_start_as_clear_the_queue_with_the_least_waiting(
 ) -> None:
     """A batch of b takes `fixed` + b seconds."""
     served = chain(STATIC, max_batch=16, curve=Curve((1, 16), (fixed + 1.0, fixed + 16.0)))
-    queue = Queue()
-    for number in range(waiting):
-        queue.add(Request(number, "net", number, 1e9, gap * number))
-    model = ModelView(served.spec, Estimate(served.spec, served.costs), queue)
+    model = lane_of(served, *[Request(number, "net", number, 1e9, gap * number) for number in range(waiting)])
     assert quickest(model, min(16, waiting), gap * (waiting - 1), others) == size

@@ -6,7 +6,7 @@ from math import inf
 import msgspec
 
 from latebind.domain.events import Arrived, Mapped, StageDone
-from latebind.domain.picture import Doing, LanePicture, MemberPicture, Picture
+from latebind.domain.picture import LanePicture, MemberPicture, Picture
 from latebind.queries.scheduler import QueryScheduler
 from latebind.scheduler import Scheduler
 from tests import models
@@ -26,8 +26,8 @@ def test_who_runs_and_who_was_let_past_are_at_their_stages_the_newest_first() ->
     scheduler.handle(StageDone(0), 0.01)
     (worker,) = scheduler.picture(0.013).workers
     newest, below = worker.batches
-    assert (newest.model, newest.stage, newest.stages, newest.size, newest.doing) == ("net", 0, 3, 1, Doing.RUNS)
-    assert (below.stage, below.size, below.doing) == (1, 2, Doing.RESTS)
+    assert (newest.model, newest.stage, newest.stages, newest.size, newest.doing) == ("net", 0, 3, 1, "runs")
+    assert (below.stage, below.size, below.doing) == (1, 2, "rests")
     assert newest.members == (MemberPicture(3, 0.013 - 0.004, 10.0 - 0.013, 0),)
     assert [one.preempted for one in below.members] == [1, 1]
     assert round(worker.seconds, 6) == 0.003

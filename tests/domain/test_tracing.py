@@ -91,10 +91,10 @@ def test_a_lookup_aside_ends_when_it_answers() -> None:
     (trace,) = watched.tell(Exited(0, 1, (1,)), 2.5)
     assert told(trace)[1:] == [
         ("stage", 0.0, 1.0),
-        ("stage", 1.0, 2.0),
         ("lookup", 1.0, 1.0),
-        ("stage", 2.0, 2.5),
+        ("stage", 1.0, 2.0),
         ("lookup", 2.0, 2.5),
+        ("stage", 2.0, 2.5),
     ]
     assert [span.facts["hit"] for span in trace.spans if span.what == "lookup"] == [False, True]
 

@@ -5,9 +5,8 @@ A stage takes one unit of time.
 
 from collections.abc import Sequence
 
-from latebind.batching.costs import Estimate
-from latebind.batching.requests import ModelView, Queue, Request
-from latebind.batching.workers import SubBatch, WorkView
+from latebind.batching.requests import Lane, Models, Request
+from latebind.batching.workers import BatchTable, SubBatch, Worker
 from latebind.domain.actions import Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve
@@ -16,7 +15,7 @@ from latebind.scheduler import Scheduler
 from latebind.simulation.workloads import Arrival
 from research.lazybatching.policies import Lazy, Oracle
 from research.policies import BATCHING
-from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends, models_of
+from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends
 
 A, B, C, D, E, F, G, H = range(8)
 
@@ -66,10 +65,10 @@ def test_figure_8_newcomers_catch_up_and_both_go_on_as_one() -> None:
     ]
 
 
-def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[WorkView, ModelView]:
-    model = ModelView(served.spec, Estimate(served.spec, served.costs), Queue())
+def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[Worker, Lane]:
+    models = Models()
     entries = [SubBatch(served.spec, {request.id: request for request in running}, stage)] if running else []
-    return WorkView(models_of(model), entries), model
+    return Worker(models, BatchTable(entries)), Lane(served, models)
 
 
 def request(number: int, *, arrived: float, due: float, started: float = 0.0, steps: int = 0) -> Request:

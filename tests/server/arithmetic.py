@@ -11,7 +11,7 @@ import numpy as np
 
 from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
-from latebind.domain.picture import BatchPicture, Doing, LanePicture, MemberPicture, Picture, WorkerPicture
+from latebind.domain.picture import BatchPicture, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.tracing import Span, Trace
 from latebind.sequence.padding import trimmed
 from latebind.server.gateway import Answer, Array, Shown, Snapshot, StepAnswer
@@ -167,7 +167,7 @@ class Arithmetic:
     async def picture(self) -> Picture:
         self.pictures += 1
         member = MemberPicture(7, 0.002, 0.998, 1)
-        batch = BatchPicture("double", 1, STAGES, 1, Doing.RUNS, (member,))
+        batch = BatchPicture("double", 1, STAGES, 1, "runs", (member,))
         return Picture((WorkerPicture(0, 0.001, (batch,)),), {"double": LanePicture(2, 0, 0.003, 40.0)})
 
     async def _stick(self) -> None:

@@ -19,9 +19,9 @@ from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, LoadFailed, StageDone, StageFailed, Woke
 from latebind.domain.model import StageKind
 from latebind.domain.picture import Picture
+from latebind.domain.query import NOT_RUN
 from latebind.residency.residency import Residency
 
-NOT_RUN = -1  # the last stage of a request that has run none
 RETRY = 0.5  # seconds; so a model is tried again this long after the machine has been slow for up to ten seconds
 RETRY_SHARE = 0.05  # of the time for which a model has been refused, it waits until it is tried again
 RETRY_AT_MOST = 10.0  # seconds; no model is refused by an estimate alone for longer

@@ -10,8 +10,7 @@ from typing import Protocol
 from latebind.batching.decisions import Decision, GoOn, Launch, Shed, Wait
 from latebind.batching.requests import Lane, Order, Request
 from latebind.batching.workers import BatchTable, Stack, SubBatch, Worker
-from latebind.domain.config import PolicyConfig
-from latebind.domain.plugins import find
+from latebind.domain.config import PolicyConfig, find
 
 __all__ = [  # what a policy of your own may need
     "POLICIES",

@@ -18,7 +18,6 @@ from latebind.domain.config import ServedModel
 from latebind.domain.costs import TYPICAL_STEPS, Outlook
 
 LAST = 256  # the rank of requests without a priority
-NOT_RUN = -1  # the last stage of a request that has run none
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
 

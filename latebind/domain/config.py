@@ -1,9 +1,12 @@
 """The one frozen tree of settings: read once, validated once, handed down in parts."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from ipaddress import ip_address
 from math import inf
+from typing import Any
 
 import msgspec
 
@@ -26,6 +29,26 @@ def _require(
         value = getattr(of, name)
         if not (least <= value <= most and value > above):  # NaN is neither
             raise ConfigError(f"{part}.{name} is {value}: {say}")
+
+
+def find(key: str, name: str, known: Mapping[str, str]) -> Any:
+    """Return what `name` stands for: one of the `known` names, or `package.module:Name`, which is imported.
+
+    Each process that decides imports it for itself, so a path and not an object is what configurations hold. `key` is
+    the setting that has the name, for messages. Raises `ConfigError` where there is nothing of this name.
+    """
+    path = known.get(name, name)
+    module, _, attribute = path.partition(":")
+    if not attribute:
+        raise ConfigError(
+            f"{key} is {name!r}: take {' or '.join(known)}, or name a class of your own as package.module:Class"
+        )
+    try:
+        return getattr(import_module(module), attribute)
+    except ImportError as error:
+        raise ConfigError(f"{key} is {name!r}, which cannot be imported ({error}): is it on PYTHONPATH?") from error
+    except AttributeError:
+        raise ConfigError(f"{key} is {name!r}: {module} has no {attribute}") from None
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -61,12 +61,12 @@ MOST_SECONDS = 86_400.0  # that a stage, a lookup or a load may have been measur
 class ModelCosts:
     """The measured costs of one model on one kind of worker.
 
-    `stages[i]` is the latency curve of stage i. `lookups[i]` is that of the learned cache behind stage i and
-    `hit_rates[i]` the share of all requests that leave there; both only have the stages with a cache. Where lookups are
-    `aside`, the network does not wait for them.
+    `stages[i]` is the latency curve of stage i, or of one step of it where it repeats. `lookups[i]` is that of the
+    learned cache behind stage i and `hit_rates[i]` the share of all requests that leave there; both only have the
+    stages with a cache. Where lookups are `aside`, the network does not wait for them.
 
-    The curve of a stage that repeats is that of one step. `slopes[i]` is what each further step of the input adds to a
-    stage that runs once. `output_steps` are the lengths of answers in training data, ascending; any number of them.
+    `slopes[i]` is what each further step of the input adds to a stage that runs once. `output_steps` are the lengths of
+    answers in training data, ascending; any number of them.
     """
 
     stages: tuple[Curve, ...]
@@ -105,9 +105,7 @@ class ModelCosts:
 class Footprint:
     """The pieces of one model, measured, never declared: the stages first, from 0, then the learned caches.
 
-    `sizes` in bytes and the `seconds` that each takes to load.
-
-    `behind[i]` is the stage behind which learned cache i stands, and `gains[i]` the seconds of work that it saves a
+    They have `sizes` in bytes, and take `seconds` to load. `behind[i]` is the stage behind which learned cache i stands, and `gains[i]` the seconds of work that it saves a
     request on average. A load takes `fixed` more seconds where nothing of the model is in memory. A weight that several
     stages read counts in each. `runs` are the seconds that a request runs in each stage, where known: later stages can
     be loaded meanwhile. A request that has started and rests keeps `row` bytes at most.
@@ -154,11 +152,6 @@ class Outlook(Struct, frozen=True, gc=False):
     def whole(self) -> float:
         """Seconds to the end of the network, without the wait: all that planners without learned caches know."""
         return self.ends[-1]
-
-    @property
-    def least(self) -> float:
-        """Seconds to the first exit, without the wait."""
-        return self.ends[0]
 
     @property
     def mean(self) -> float:

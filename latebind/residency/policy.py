@@ -7,8 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Protocol
 
-from latebind.domain.config import ResidencyConfig
-from latebind.domain.plugins import find
+from latebind.domain.config import ResidencyConfig, find
 from latebind.residency.memory import MemoryView, ModelState, Victim
 
 __all__ = [  # what a policy of your own may need

@@ -105,10 +105,11 @@ class ModelCosts:
 class Footprint:
     """The pieces of one model, measured, never declared: the stages first, from 0, then the learned caches.
 
-    They have `sizes` in bytes, and take `seconds` to load. `behind[i]` is the stage behind which learned cache i stands, and `gains[i]` the seconds of work that it saves a
-    request on average. A load takes `fixed` more seconds where nothing of the model is in memory. A weight that several
-    stages read counts in each. `runs` are the seconds that a request runs in each stage, where known: later stages can
-    be loaded meanwhile. A request that has started and rests keeps `row` bytes at most.
+    They have `sizes` in bytes and take `seconds` to load. `behind[i]` is the stage behind which learned cache i stands,
+    and `gains[i]` the seconds of work that it saves a request on average. A load takes `fixed` more seconds where
+    nothing of the model is in memory. A weight that several stages read counts in each. `runs` are the seconds that a
+    request runs in each stage, where known: later stages can be loaded meanwhile. A request that has started and rests
+    keeps `row` bytes at most.
     """
 
     sizes: tuple[int, ...] = ()

@@ -195,7 +195,7 @@ class Scheduler:
         if slack >= 0.0 or not self._sheds:
             spare = inf
             if self._sheds and lane.open:  # of others, which these would make late
-                turn = lane.turn(event.deadline, now, event.priority, event.requests[0])
+                turn = self.policy.order.turn(event.deadline, now, event.priority, event.requests[0])
                 spare = self._models.backlog.spare(turn, len(event.requests) * lane.seconds_per_request, now)
             if spare >= 0.0:
                 if not lane.estimate.doubted:
@@ -234,19 +234,19 @@ class Scheduler:
 
         With `is_there`, their model is taken to be in memory.
         """
-        order, inputs, others = (event.deadline, now, event.priority), event.inputs, len(event.requests) - 1
-        queued, held = lane.ahead(*order) if len(lane) else (0, 0)
-        work, loads = self._models.backlog.before(lane.turn(*order, event.requests[0])), 0.0
+        turn = self.policy.order.turn(event.deadline, now, event.priority, event.requests[0])
+        held, before = lane.held.ahead(turn), len(event.requests) - 1  # of this model
+        work, loads = self._models.backlog.before(turn), 0.0
         at_once, residency = self._at_once, self._residency
         if residency is not None:
             loads = 0.0 if is_there else residency.seconds_to(event.model, now)
-            name, before = residency.loading_model, max(loads, work / at_once)
-            if name is not None and name != lane.name and residency.seconds_to(name, now) < before:
+            name, least = residency.loading_model, max(loads, work / at_once)
+            if name is not None and name != lane.name and residency.seconds_to(name, now) < least:
                 other = self._lanes[name]
-                work += other.ahead(*order)[1] * other.seconds_per_request
-        start = now + max(loads, work / at_once) + (held + others) * lane.seconds_per_request / at_once
-        longest = inputs[0] if len(inputs) == 1 else max(inputs, default=1)
-        return start, start + lane.own(longest, queued + held + others)
+                work += other.held.ahead(turn) * other.seconds_per_request
+        start = now + max(loads, work / at_once) + (held + before) * lane.seconds_per_request / at_once
+        longest = event.inputs[0] if len(event.inputs) == 1 else max(event.inputs, default=1)
+        return start, start + lane.own(longest, lane.queue.ahead(turn) + held + before)
 
     def _update_work(self, lane: Lane) -> None:
         lane.update_work(min(self.policy.batch_limit(lane), self._largest_first[0].granularity))

@@ -47,12 +47,12 @@ class LazyPlus(Stacked):
         """Launch, shed or go on."""
         if view.entries:
             return self._at_a_boundary(view, now)
-        model = min(view.models.waiting, key=lambda model: model.queue.turn(self.order))
+        model = min(view.models.waiting, key=lambda model: model.queue.turn)
         most = self._share(view, model)
         if not most:
             return Wait()
         most = quickest(model, most, now, view.models.requests - len(model.queue))
-        batch = self._in_time_together(model, most, 0, now) or model.queue.urgent(1)
+        batch = self._in_time_together(model, most, 0, now) or model.queue.first(1)
         return self._shed(model, batch, len(batch), now) or model.launch(batch)
 
     def _share(self, view: Worker, model: Lane) -> int:
@@ -66,7 +66,7 @@ class LazyPlus(Stacked):
         one nearly as quick per request, with the usual delay. The others may be in time in the next batch.
         """
         queue, whole = model.queue, model.estimate.whole
-        newcomers = queue.alike(most) if model.spec.kinds else queue.urgent(most)
+        newcomers = queue.alike(most) if model.spec.kinds else queue.first(most)
         if not self._config.shed or model.estimate.decoder is not None:
             return newcomers
         inputs = longest(newcomers) if model.spec.kinds else 1
@@ -83,7 +83,7 @@ class LazyPlus(Stacked):
         count = most_that(in_time, 0, len(newcomers))
         if count and not beside:
             count = model.estimate.answered(count).enough
-        return queue.urgent(count, due=now + (1.0 + HELD_ONCE) * whole(count + beside, inputs)) if count else ()
+        return queue.first(count, due=now + (1.0 + HELD_ONCE) * whole(count + beside, inputs)) if count else ()
 
     def _shed(self, model: Lane, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
         """Return the requests that cannot be in time in a batch of size `together` that starts now, or None.
@@ -110,7 +110,7 @@ class LazyPlus(Stacked):
         others = [model.queue for model in view.models.waiting if model is not own]
         closed = any(now - queue.oldest.arrived > PATIENCE * whole for queue in others)
         shortest_first = sorted(
-            view.models.waiting, key=lambda model: model.estimate.whole(1, model.queue.urgent(1)[0].inputs)
+            view.models.waiting, key=lambda model: model.estimate.whole(1, model.queue.first(1)[0].inputs)
         )
         for model in shortest_first:
             room = min(self.room(view, model), len(model.queue))
@@ -240,7 +240,7 @@ def gathered(model: Lane, top: SubBatch, coming: int, now: float) -> bool:
     if top.kind is not StageKind.DECODER:
         return True
     estimate, running, crowded = model.estimate, len(top.members), len(model.queue) > coming
-    inputs = longest(model.queue.urgent(1 if crowded else coming))  # of a crowd, requests of similar length start
+    inputs = longest(model.queue.first(1 if crowded else coming))  # of a crowd, requests of similar length start
     once, twice = (estimate.between(n, top.stage, top.step, inputs) for n in (coming, 2 * coming))
     shared, unit = max(0.0, 2.0 * once - twice), estimate.unit(running, top.stage)
     if crowded:
@@ -348,7 +348,7 @@ class Late(LazyPlus):
                 count, due = together(model, 0, len(model.queue), waiting, most, now), -inf
                 if sheds:
                     count, due = fitting(model, 0, count, now, model.queue.due_last)
-                requests = model.queue.urgent(count, due=due) or model.queue.urgent(1)
+                requests = model.queue.first(count, due=due) or model.queue.first(1)
                 rate = model.estimate.best_rate(0, len(requests))
                 if rate > best:
                     best, decision = rate, model.launch(requests)

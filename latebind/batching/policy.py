@@ -94,7 +94,7 @@ class Stacked:
 
     def in_turn(self, view: Worker) -> list[Lane]:
         """Return the models with waiting requests in the order in which they are served."""
-        return sorted(view.models.waiting, key=lambda model: model.queue.turn(self.order))
+        return sorted(view.models.waiting, key=lambda model: model.queue.turn)
 
 
 class GraphBatching(Stacked):
@@ -114,6 +114,6 @@ class GraphBatching(Stacked):
             due = arrived if len(model.queue) >= self.room(view, model) else arrived + self._config.window
             if due > now:
                 wake = min(wake, due)
-            elif ripe is None or model.queue.turn(self.order) < ripe.queue.turn(self.order):
+            elif ripe is None or model.queue.turn < ripe.queue.turn:
                 ripe = model
         return Wait(wake) if ripe is None else ripe.launch(ripe.queue.first(self.room(view, ripe)))

@@ -4,11 +4,9 @@ Requests of priority 1, 2, ... go first in this order; those of priority 0, whic
 of priorities: policies take the requests that these return. Without priorities, nothing has to be sorted. Pure.
 """
 
-import sys
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from enum import Enum
-from itertools import islice
 from math import inf
 from operator import attrgetter
 
@@ -20,6 +18,10 @@ from latebind.domain.costs import TYPICAL_STEPS, Outlook
 LAST = 256  # the rank of requests without a priority
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
+
+
+# When a request is served among those of all models, the lowest first: its rank, its place in the order, its number.
+Turn = tuple[int, float, int]
 
 
 class Request:
@@ -57,10 +59,7 @@ class Request:
         self.delayed = 0.0
         self.preempted = 0
         self.left = False
-
-
-# When a request is served among those of all models, the lowest first: its rank, its place in the order, its number.
-Turn = tuple[int, float, int]
+        self.turn: Turn = (LAST, inf, id)  # given by its queue
 
 
 class Order(Enum):
@@ -69,17 +68,17 @@ class Order(Enum):
     ARRIVAL = "arrival"
     DEADLINE = "deadline"
 
-    def place(self, deadline: float, arrived: float) -> float:
-        """Return the place of a request in this order, the lowest first."""
-        return deadline if self is Order.DEADLINE else arrived
+    def turn(self, deadline: float, arrived: float, priority: int, number: int) -> Turn:
+        """Return the turn of a request; those that arrived in the same moment go by their numbers."""
+        return priority or LAST, deadline if self is Order.DEADLINE else arrived, number
 
 
 class Queue(dict[int, Request]):
-    """Waiting requests by number, in the order of arrival. Policies only read."""
+    """Waiting requests by number; iteration is in the order of arrival. Policies only read."""
 
-    def __init__(self) -> None:
-        self._prior: dict[int, Request] = {}  # those with a priority
-        self._deadlines: list[tuple[float, int]] = []  # ascending, in which order most requests arrive anyway
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._turns: list[Turn] = []  # ascending, as most requests arrive anyway
         self._arrivals = 0.0  # sum of arrival times
         self._last = inf  # time of the last arrival
         self._gap = inf  # mean seconds between arrivals, exponentially weighted
@@ -89,37 +88,27 @@ class Queue(dict[int, Request]):
         """The request that has waited longest; the queue must not be empty."""
         return next(iter(self.values()))
 
-    def first(self, count: int) -> list[Request]:
-        """Return `count` requests: by priority, then the oldest first."""
-        requests = sorted(self.values(), key=_rank) if self._prior else self.values()
-        return list(islice(requests, max(0, count)))
-
-    def turn(self, order: Order) -> Turn:
-        """Return the turn of the request that goes first, which is its model's; the queue must not be empty.
-
-        Requests that arrived in the same moment go by their numbers, of whichever models they are.
-        """
-        if self._prior:
-            return min([(r.priority, order.place(r.deadline, r.arrived), r.id) for r in self._prior.values()])
-        if order is Order.DEADLINE:
-            return LAST, *self._deadlines[0]
-        return LAST, self.oldest.arrived, self.oldest.id
+    @property
+    def turn(self) -> Turn:
+        """The turn of the request that goes first, which is its model's; the queue must not be empty."""
+        return self._turns[0]
 
     def due_last(self, count: int) -> float:
-        """Return the earliest of the `count` latest deadlines; at least `count` requests must wait."""
-        return self._deadlines[-count][0]
+        """Return the earliest of the `count` latest deadlines of at least as many requests, served by deadline."""
+        if self._turns[0][0] == LAST:
+            return self._turns[-count][1]
+        return sorted([request.deadline for request in self.values()])[-count]
 
-    def urgent(self, count: int, *, due: float = -inf) -> list[Request]:
-        """Return `count` requests: by priority, then the earliest deadline first.
+    def first(self, count: int, *, due: float = -inf) -> list[Request]:
+        """Return the `count` requests whose turn is first.
 
-        Requests due before `due` are skipped, unless they have a priority.
+        If they are served by deadline, those due before `due` are passed over, unless they have a priority.
         """
-        first = 0 if due == -inf else bisect_left(self._deadlines, (due, -1))
-        if self._prior:
-            by_deadline = [self[number] for _, number in self._deadlines]
-            eligible = [request for place, request in enumerate(by_deadline) if place >= first or request.priority]
-            return sorted(eligible, key=_rank)[: max(0, count)]
-        return [self[number] for _, number in self._deadlines[first : first + max(0, count)]]
+        turns, count = self._turns, max(0, count)
+        if due > -inf:
+            prior, rest = bisect_left(turns, (LAST, -inf, 0)), bisect_left(turns, (LAST, due, 0))
+            turns = turns[: min(prior, count)] + turns[rest : rest + count]
+        return [self[number] for _, _, number in turns[:count]]
 
     def alike(self, count: int) -> list[Request]:
         """Return the most urgent request, and with it those of the next ones whose inputs are about as long.
@@ -127,21 +116,15 @@ class Queue(dict[int, Request]):
         They need the least padding. `count` are taken from the `AMONG * count` most urgent; requests that are left out
         are more urgent the next time. Where a request has a priority, lengths do not count.
         """
-        if len(self) <= count or count < 2 or self._prior:
-            return self.urgent(count)
-        candidates = self.urgent(AMONG * count)
+        if len(self) <= count or count < 2 or self._turns[0][0] < LAST:
+            return self.first(count)
+        candidates = self.first(AMONG * count)
         length = candidates[0].inputs
         return sorted(candidates, key=lambda request: abs(request.inputs - length))[:count]
 
-    def ahead(self, place: float, priority: int, order: Order) -> int:
-        """Return how many requests go before a new one at this place of the order."""
-        if priority or self._prior:
-            new = priority or LAST, place
-            before = [(_rank(r), order.place(r.deadline, r.arrived)) <= new for r in self.values()]
-            return sum(before)
-        if order is Order.DEADLINE:
-            return bisect_right(self._deadlines, (place, sys.maxsize))
-        return len(self)
+    def ahead(self, turn: Turn) -> int:
+        """Return how many requests go before a new one with this turn."""
+        return bisect_left(self._turns, turn)
 
     def rate(self, now: float) -> float:
         """Return the recent arrivals per second, and no more than if the next request arrived now.
@@ -165,21 +148,15 @@ class Queue(dict[int, Request]):
         self._last = request.arrived
         self._arrivals += request.arrived
         self[request.id] = request
-        if request.priority:
-            self._prior[request.id] = request
-        insort(self._deadlines, (request.deadline, request.id))
+        request.turn = self._order.turn(request.deadline, request.arrived, request.priority, request.id)
+        insort(self._turns, request.turn)
 
     def remove(self, number: int) -> Request:
         """Remove a request and return it."""
         request = self.pop(number)
-        self._prior.pop(number, None)
         self._arrivals = self._arrivals - request.arrived if self else 0.0
-        del self._deadlines[bisect_left(self._deadlines, (request.deadline, number))]
+        del self._turns[bisect_left(self._turns, request.turn)]
         return request
-
-
-def _rank(request: Request) -> int:
-    return request.priority or LAST
 
 
 class Backlog:
@@ -187,30 +164,25 @@ class Backlog:
 
     def __init__(self, at_once: int = 1) -> None:
         self.at_once = at_once
-        self._of: dict[int, Turn] = {}  # by request
         self._turns: list[Turn] = []  # ascending; the other lists are in the same order
         self._works: list[float] = []
         self._latest: list[float] = []  # when each may start at the latest to be in time
-
-    def __len__(self) -> int:
-        return len(self._turns)
 
     @property
     def seconds(self) -> float:
         """The work of all requests."""
         return sum(self._works)
 
-    def add(self, request: int, turn: Turn, work: float, latest: float) -> None:
+    def add(self, turn: Turn, work: float, latest: float) -> None:
         """Add a request that is not there."""
         at = bisect_left(self._turns, turn)
-        self._of[request] = turn
         self._turns.insert(at, turn)
         self._works.insert(at, work)
         self._latest.insert(at, latest)
 
-    def remove(self, request: int) -> None:
+    def remove(self, turn: Turn) -> None:
         """Remove a request, which must be there."""
-        at = bisect_left(self._turns, self._of.pop(request))
+        at = bisect_left(self._turns, turn)
         del self._turns[at], self._works[at], self._latest[at]
 
     def before(self, turn: Turn) -> float:
@@ -237,9 +209,9 @@ class Backlog:
             start += seconds
         return inf
 
-    def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
-        assert self._turns == sorted(self._of.values()), "the waiting work is out of order"
+    def check(self, turns: Iterable[Turn]) -> None:
+        """Raise `AssertionError` where an invariant does not hold; `turns` are those of all requests that may start."""
+        assert self._turns == sorted(turns), "the waiting work is out of order"
         assert len(self._turns) == len(self._works) == len(self._latest), "the waiting work is incomplete"
 
 
@@ -264,8 +236,7 @@ class Models:
         """Raise `AssertionError` where an invariant does not hold."""
         assert self.waiting == [one for one in self.by_name.values() if one.queue], "the models with requests are off"
         assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of requests is off"
-        assert len(self.backlog) == self.requests, "the count of requests whose work is known is off"
-        self.backlog.check()
+        self.backlog.check([request.turn for model in self.waiting for request in model.queue.values()])
 
 
 class Lane:
@@ -280,8 +251,8 @@ class Lane:
         self.spec = served.spec
         self.name = served.spec.name
         self.estimate = Estimate(served.spec, served.costs)
-        self.queue = Queue()
-        self.held = Queue()
+        self.queue = Queue(models.order)
+        self.held = Queue(models.order)
         self.most = min(most or served.spec.max_batch, served.spec.max_batch)
         self.max_queued = served.max_queued
         self.open = True
@@ -340,20 +311,19 @@ class Lane:
             self.held.add(self._dequeue(request))
 
     def _enqueue(self, request: Request) -> None:
-        turn = self.turn(request.deadline, request.arrived, request.priority, request.id)
-        latest = request.deadline - self.least(request.inputs)
         if not self.queue:
             insort(self._models.waiting, self, key=attrgetter("place"))
         self.queue.add(request)
         self._models.requests += 1
-        self._models.backlog.add(request.id, turn, self.seconds_per_request, latest)
+        latest = request.deadline - self.least(request.inputs)
+        self._models.backlog.add(request.turn, self.seconds_per_request, latest)
 
     def _dequeue(self, number: int) -> Request:
         request = self.queue.remove(number)
         if not self.queue:
             self._models.waiting.remove(self)
         self._models.requests -= 1
-        self._models.backlog.remove(number)
+        self._models.backlog.remove(request.turn)
         return request
 
     def launch(self, requests: Iterable[Request]) -> Launch:
@@ -361,16 +331,6 @@ class Lane:
         return Launch(self.name, tuple([request.id for request in requests]))
 
     # What a new request has to expect ---------------------------------------------------------------------------------
-
-    def turn(self, deadline: float, arrived: float, priority: int, number: int) -> Turn:
-        """Return the turn of a new request among those of all models that may start."""
-        return priority or LAST, self._models.order.place(deadline, arrived), number
-
-    def ahead(self, deadline: float, arrived: float, priority: int) -> tuple[int, int]:
-        """Return how many queued and held requests of this model go before a new one."""
-        order = self._models.order
-        place = order.place(deadline, arrived)
-        return self.queue.ahead(place, priority, order), self.held.ahead(place, priority, order)
 
     def update_work(self, limit: int) -> None:
         """Recompute the work of each request, in batches of `limit`, because costs have moved noticeably."""

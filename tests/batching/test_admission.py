@@ -122,15 +122,14 @@ def test_requests_start_in_the_order_that_admission_counts_on(policy: str) -> No
     scheduler = Scheduler(SchedulerConfig(every, 1, PolicyConfig(BATCHING[policy])))
     coming = [(names[i * i % 3], 50.0 + (i * 37) % 61, (i * 7) % 5 % 3) for i in range(60)]
     for number, (model, due, priority) in enumerate(coming):
-        waiting = scheduler._models.backlog
         now = 0.01 * number
         scheduler.handle(Arrived(model, due, (number,), (number,), priority=priority), now)
         scheduler.check()
         if number % 3 == 2:
-            turns = dict(waiting._of)
+            waiting = {i: scheduler._live[i].turn for lane in scheduler._lanes.values() for i in lane.queue}
             scheduler.handle(StageDone(0), now)
-            (started,) = turns.keys() - waiting._of.keys()
-            assert started == min(turns, key=turns.__getitem__)
+            (started,) = waiting.keys() - {i for lane in scheduler._lanes.values() for i in lane.queue}
+            assert started == min(waiting, key=waiting.__getitem__)
 
 
 def played(calls: list[Arrival], policy: str, *, shed: bool) -> list[Record]:

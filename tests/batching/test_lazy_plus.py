@@ -6,7 +6,7 @@ import pytest
 
 from latebind.batching.decisions import Launch
 from latebind.batching.late import LazyPlus, quickest
-from latebind.batching.requests import Models, Request
+from latebind.batching.requests import Models, Order, Request
 from latebind.batching.workers import BatchTable, Worker
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig
@@ -142,7 +142,7 @@ def test_where_a_batch_of_all_would_be_late_smaller_ones_begin_and_nobody_is_she
 
 def begun(*deadlines: float, priority: int = 0) -> tuple[int, ...]:
     """Return who starts of those that wait at 0, the first with a priority; 1 to 8 take the model 1 to 4.5 seconds."""
-    models = Models()
+    models = Models(Order.DEADLINE)
     requests = [Request(n, "net", n, due, 0.0, priority=0 if n else priority) for n, due in enumerate(deadlines)]
     lane_of(chain(STATIC, max_batch=8, curve=Curve((1, 8), (1.0, 4.5))), *requests, models=models)
     decision = LazyPlus(PolicyConfig("lazy+")).decide(Worker(models, BatchTable()), 0.0)

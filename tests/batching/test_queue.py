@@ -10,7 +10,7 @@ from latebind.batching.requests import Backlog, Order, Queue, Request, Turn
 
 def filled(*waiting: tuple[float, float, int]) -> Queue:
     """Requests 0, 1, ... that came at a time, with a deadline and a length."""
-    queue = Queue()
+    queue = Queue(Order.DEADLINE)
     for number, (arrived, deadline, inputs) in enumerate(waiting):
         queue.add(Request(number, "net", number, deadline, arrived, inputs))
     return queue
@@ -24,38 +24,41 @@ def numbers(requests: list[Request]) -> list[int]:
 def test_who_has_a_priority_goes_before_the_others_in_both_orders(
     waiting: list[tuple[float, int]], count: int, data: st.DataObject
 ) -> None:
-    queue = Queue()
-    for number, (deadline, priority) in enumerate(waiting):
-        queue.add(Request(number, "net", number, deadline, 0.0, priority=priority))
-    gone = data.draw(st.sets(st.sampled_from(range(len(waiting))))) if waiting else set()
-    for number in gone:
-        queue.remove(number)
-    left = [number for number in range(len(waiting)) if number not in gone]
-    ranks = {number: waiting[number][1] or 256 for number in left}
-    assert numbers(queue.first(count)) == sorted(left, key=ranks.__getitem__)[:count]
-    urgent = sorted(left, key=lambda number: (ranks[number], waiting[number][0], number))
-    assert numbers(queue.urgent(count)) == numbers(queue.alike(count)) == urgent[:count]
+    left = range(len(waiting))
+    gone = data.draw(st.sets(st.sampled_from(left))) if waiting else set()
+    ranks = {number: waiting[number][1] or 256 for number in left if number not in gone}
+    for order in Order:
+        queue = Queue(order)
+        for number, (deadline, priority) in enumerate(waiting):
+            queue.add(Request(number, "net", number, deadline, 0.0, priority=priority))
+        for number in gone:
+            queue.remove(number)
+        due = {number: waiting[number][0] if order is Order.DEADLINE else 0.0 for number in ranks}
+        first = sorted(ranks, key=lambda number: (ranks[number], due[number], number))
+        assert numbers(queue.first(count)) == numbers(queue.alike(count)) == first[:count]
+        if first and order is Order.DEADLINE:
+            assert [queue.due_last(n + 1) for n in range(len(first))] == sorted(due.values(), reverse=True)
 
 
 def test_a_priority_is_not_passed_over_for_a_near_deadline() -> None:
-    queue = Queue()
+    queue = Queue(Order.DEADLINE)
     for number, (deadline, priority) in enumerate(((1.0, 0), (2.0, 3), (3.0, 0), (4.0, 3))):
         queue.add(Request(number, "net", number, deadline, 0.0, priority=priority))
-    assert numbers(queue.urgent(9, due=2.5)) == [1, 3, 2]
+    assert numbers(queue.first(9, due=2.5)) == [1, 3, 2]
+    assert numbers(queue.first(2, due=2.5)) == [1, 3]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from((0, 0, 0, 1, 2))), max_size=12), st.sampled_from(Order))
 def test_a_newcomer_goes_behind_as_many_as_the_queue_names_before_it(
     waiting: list[tuple[int, int]], order: Order
 ) -> None:
-    queue = Queue()
+    queue = Queue(order)
     for number, (deadline, priority) in enumerate(waiting[1:]):
         queue.add(Request(number, "net", number, deadline, 0.0, priority=priority))
     deadline, priority = waiting[0] if waiting else (5, 0)
-    ahead = queue.ahead(order.place(deadline, 0.0), priority, order)
+    ahead = queue.ahead(order.turn(deadline, 0.0, priority, 99))
     queue.add(Request(99, "net", 99, deadline, 0.0, priority=priority))
-    named = queue.urgent(99) if order is Order.DEADLINE else queue.first(99)
-    assert numbers(named).index(99) == ahead
+    assert numbers(queue.first(99)).index(99) == ahead
 
 
 def test_with_the_most_urgent_go_those_of_its_length() -> None:
@@ -84,9 +87,9 @@ def backlog_of(waiting: list[tuple[int, int, int]], gone: set[int]) -> Backlog:
     """Requests 0, 1, ... with a place, seconds of work and the latest start; those of `gone` came and left."""
     found = Backlog(at_once=2)
     for number, (place, work, latest) in enumerate(waiting):
-        found.add(number, turn(place, number), work, latest)
+        found.add(turn(place, number), work, latest)
     for number in gone:
-        found.remove(number)
+        found.remove(turn(waiting[number][0], number))
     return found
 
 
@@ -96,8 +99,8 @@ def test_it_says_what_goes_before_a_request_and_who_would_be_late_behind_it(
 ) -> None:
     gone = data.draw(st.sets(st.sampled_from(range(len(waiting))))) if waiting else set()
     found = backlog_of(waiting, gone)
-    found.check()
     left = sorted((at, number) for number, (at, _, _) in enumerate(waiting) if number not in gone)
+    found.check([turn(*one) for one in left])
     ahead = [number for at, number in left if at <= place]
     behind = [number for at, number in left if at > place]
     start = sum(waiting[number][1] for number in ahead)

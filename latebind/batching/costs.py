@@ -208,9 +208,8 @@ class Estimate:
 
     def doubt(self) -> None:
         """Believe the least until launches show more."""
-        self.decoding.doubt()
-        if self.pace is not self.decoding:
-            self.pace.doubt()
+        for pace in {self.pace, self.decoding}:
+            pace.doubt()
 
     def observe(self, seconds: float, batch: int, stage: int, inputs: int) -> None:
         """Note the seconds of one step of a stage, from its launch until its end was reported."""

@@ -13,24 +13,8 @@ from latebind.batching.workers import BatchTable, Stack, SubBatch, Worker
 from latebind.domain.config import PolicyConfig, find
 
 __all__ = [  # what a policy of your own may need
-    "POLICIES",
-    "BatchPolicy",
-    "BatchTable",
-    "Decision",
-    "GoOn",
-    "GraphBatching",
-    "Lane",
-    "Launch",
-    "Order",
-    "Request",
-    "Shed",
-    "Stack",
-    "Stacked",
-    "SubBatch",
-    "Wait",
-    "Worker",
-    "launch",
-    "make_policy",
+    "POLICIES", "BatchPolicy", "BatchTable", "Decision", "GoOn", "GraphBatching", "Lane", "Launch", "Order", "Request",
+    "Shed", "Stack", "Stacked", "SubBatch", "Wait", "Worker", "make_policy",
 ]  # fmt: skip
 
 POLICIES = {
@@ -38,8 +22,6 @@ POLICIES = {
     "lazy+": "latebind.batching.late:LazyPlus",
     "graph": "latebind.batching.policy:GraphBatching",
 }
-
-launch = Lane.launch  # of a model, these requests
 
 
 class BatchPolicy(Protocol):
@@ -91,10 +73,6 @@ class Stacked:
     def table(self) -> BatchTable:
         """Return an empty stack."""
         return Stack()
-
-    def in_turn(self, view: Worker) -> list[Lane]:
-        """Return the models with waiting requests in the order in which they are served."""
-        return sorted(view.models.waiting, key=lambda model: model.queue.turn)
 
 
 class GraphBatching(Stacked):

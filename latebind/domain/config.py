@@ -207,9 +207,8 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def __post_init__(self) -> None:
         _require("generations", self, "crashes", least=1, say="give 1 or more")
         _require("generations", self, "watch", say="give 0 for never, or more seconds")
-        _require(
-            "generations", self, "within", "back_off", "patience", "drain", above=0.0, say="give more than 0 seconds"
-        )
+        seconds = ("within", "back_off", "patience", "drain")
+        _require("generations", self, *seconds, above=0.0, say="give more than 0 seconds")
 
 
 class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -90,12 +90,6 @@ class ModelCosts:
         lookup = None if self.aside else self.lookups.get(stage)
         return seconds if lookup is None else seconds + lookup.at(batch)
 
-    def longer(self, stage: int, batch: int, inputs: int) -> float:
-        """Return the seconds of a stage with a longest input of `inputs` steps, over those with `TYPICAL_STEPS`."""
-        if stage not in self.slopes:
-            return 1.0
-        return self.step(stage, batch, inputs) / self.step(stage, batch, TYPICAL_STEPS)
-
     def remaining(self, stage: int, batch: int) -> float:
         """Return the seconds from the start of `stage` to the end of the network, without any exit."""
         return sum(self.step(i, batch) for i in range(stage, len(self.stages)))
@@ -153,8 +147,3 @@ class Outlook(Struct, frozen=True, gc=False):
     def whole(self) -> float:
         """Seconds to the end of the network, without the wait: all that planners without learned caches know."""
         return self.ends[-1]
-
-    @property
-    def mean(self) -> float:
-        """Seconds on average, without the wait."""
-        return sum([end * chance for end, chance in zip(self.ends, self.chances, strict=True)])

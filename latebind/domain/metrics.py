@@ -40,10 +40,6 @@ class Histogram:
         self.count += 1
 
 
-def _slack() -> Histogram:
-    return Histogram([0.0, *SECONDS_BUCKETS])  # the first holds requests that could not be in time
-
-
 @dataclass
 class ModelMetrics:
     """The figures of one model, including requests that are steps of queries; or of one query, with nodes as stages.
@@ -63,7 +59,7 @@ class ModelMetrics:
     run_seconds: dict[str, float] = field(default_factory=dict)
     latency_seconds: Histogram = field(default_factory=Histogram)
     queue_seconds: Histogram = field(default_factory=Histogram)
-    slack_seconds: Histogram = field(default_factory=_slack)
+    slack_seconds: Histogram = field(default_factory=lambda: Histogram([0.0, *SECONDS_BUCKETS]))  # 0: never in time
     failed_seconds: float = 0.0
     last: float | None = None
     tokens: int | None = None

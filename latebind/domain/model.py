@@ -5,20 +5,10 @@ from enum import StrEnum
 from math import prod
 
 ITEM_BYTES = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-}
-
-INNER_DTYPES = frozenset(
-    {*ITEM_BYTES, "bfloat16", "complex64", "complex128"}
-)  # within stages; clients and cuts use the above
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+# Of tensors within stages; clients and cuts use those above.
+INNER_DTYPES = frozenset({*ITEM_BYTES, "bfloat16", "complex64", "complex128"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,7 @@ import msgspec
 
 from latebind.domain.actions import Action, Branch, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.events import (
-    Arrived,
-    Branched,
-    Event,
-    Exited,
-    Loaded,
-    MapFailed,
-    Mapped,
-    StageDone,
-    StageFailed,
-)
+from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, StageFailed
 
 MOST_SPANS = 256  # spans of one trace
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
+from latebind.domain.costs import TYPICAL_STEPS
 from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
 from latebind.domain.model import StageKind
 from latebind.queries.scheduler import AnyScheduler, make_scheduler
@@ -129,7 +130,9 @@ class Machine:
         costs, batch = self._costs[action.model], len(action.requests)
         inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
         seconds = costs.step(action.stage, batch, inputs)
-        longer = costs.longer(action.stage, batch, inputs)
+        longer = 1.0  # than with an input of typical length
+        if action.stage in costs.slopes:
+            longer = seconds / costs.step(action.stage, batch, TYPICAL_STEPS)
         work = Work(action.worker, action.model, action.stage, batch, seconds, longer)
         self.spent.busy += work.seconds
         exited = self._exited(action)

@@ -5,7 +5,7 @@ one ("optimal wait"), and on a card that computes full batches (`research.ebird.
 """
 
 from latebind.batching.decisions import Decision, GoOn, Wait
-from latebind.batching.policy import Stacked, launch
+from latebind.batching.policy import Stacked
 from latebind.batching.workers import Worker
 
 GRANULARITIES = (1, 1, 2, 4, 8, 16)  # of the paper's workers (section VI-C)
@@ -26,9 +26,9 @@ class Elastic(Stacked):
             return GoOn()
         granularities = [one.granularity for one in view.crew] or [view.granularity]
         started = sum(len(entry.members) for one in view.crew for entry in (*one.entries, *one.aside))  # CurInf
-        for model in self.in_turn(view):
+        for model in sorted(view.models.waiting, key=lambda model: model.queue.turn):
             most = min(self.batch_limit(model), view.granularity)
             ready = min(len(model.queue), sum(granularities) - started)
             if ready >= most or (ready > 0 and view.granularity == min(granularities)):
-                return launch(model, model.queue.first(min(ready, most)))
+                return model.launch(model.queue.first(min(ready, most)))
         return Wait()

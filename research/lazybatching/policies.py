@@ -9,7 +9,7 @@ from math import ceil, inf
 
 from latebind.batching.decisions import Decision, GoOn
 from latebind.batching.late import all_in_time
-from latebind.batching.policy import GraphBatching, Stacked, launch
+from latebind.batching.policy import GraphBatching, Stacked
 from latebind.batching.requests import Lane, Request
 from latebind.batching.workers import BatchTable, Stack, SubBatch, Worker
 from latebind.domain.config import PolicyConfig
@@ -34,7 +34,7 @@ class Continuous(GraphBatching):
         room = self.room(view, model)
         if len(view.entries) > 1 or top.kind is not StageKind.DECODER or room <= 0 or not model.queue:
             return GoOn()
-        return launch(model, model.queue.first(room))
+        return model.launch(model.queue.first(room))
 
 
 class Cellular(Continuous):
@@ -57,13 +57,13 @@ class Lazy(Stacked):
 
     def decide(self, view: Worker, now: float) -> Decision:
         """Launch the requests that may start, of the model whose oldest request has waited longest."""
-        for model in self.in_turn(view):
+        for model in sorted(view.models.waiting, key=lambda model: model.queue.turn):
             waiting = model.queue.first(self.room(view, model))
             count = self.fitting(view, model, waiting, now) if waiting else 0
             if not view.entries:
                 count = count or len(waiting)
             if count:
-                return launch(model, waiting[:count])
+                return model.launch(waiting[:count])
         return GoOn()
 
     def fitting(self, view: Worker, model: Lane, waiting: Sequence[Request], now: float) -> int:

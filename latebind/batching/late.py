@@ -12,7 +12,6 @@ than one by one. Of those that rest, only as many go on as can be in time togeth
 answers in time at 140 % of the capacity.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from operator import attrgetter
@@ -329,9 +328,9 @@ class Late(LazyPlus):
             if count < resting or not in_time:
                 chosen = sorted(entry.members.values(), key=attrgetter("deadline"))
                 if not in_time:
-                    dues = [one.deadline for one in chosen]
-                    count, due = fitting(model, stage, count, now, lambda n, dues=dues: dues[-n])
-                    chosen = chosen[bisect_left(dues, due) :]
+                    due_last = [inf, *[one.deadline for one in reversed(chosen)]]
+                    count, due = fitting(model, stage, count, now, due_last.__getitem__)
+                    chosen = [one for one in chosen if one.deadline >= due]
                 chosen = chosen[:count]
                 if not chosen:  # none can be in time, even alone
                     return Shed(model.name, tuple(entry.members))

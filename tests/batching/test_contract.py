@@ -21,7 +21,7 @@ PRIORITIES = st.sampled_from((0, 0, 0, 1, 2, 255))
 ARRIVALS = st.lists(st.tuples(st.floats(0.0, 1.0), PRIORITIES), max_size=12).map(sorted)
 
 
-def waiting(order: Order, due: float = 9.0, **arrivals: list[tuple[float, int]]) -> Worker:
+def waiting(order: Order, arrivals: dict[str, list[tuple[float, int]]], *, due: float = 9.0) -> Worker:
     """A worker without work; by model, requests with these arrivals and priorities wait."""
     models = Models(order)
     for name, each in arrivals.items():
@@ -45,7 +45,7 @@ def test_a_policy_keeps_to_its_contract(
     policy = make_policy(PolicyConfig(BATCHING[name], max_batch, window))
     if not first and not second:
         return
-    worker = waiting(policy.order, a=first, b=second)
+    worker = waiting(policy.order, {"a": first, "b": second})
     now = max(first + second)[0] + pause
     decision = policy.decide(worker, now)
     # 1. The same view at the same time gives the same decision.
@@ -71,7 +71,7 @@ def test_a_policy_keeps_to_its_contract(
 @pytest.mark.parametrize("name", BATCHING)
 def test_a_worker_without_work_begins_somebody_even_where_all_will_be_late(name: str) -> None:
     policy = make_policy(PolicyConfig(BATCHING[name], window=0.0, shed=False))
-    assert isinstance(policy.decide(waiting(policy.order, 1e-6, a=[(0.0, 0), (0.0, 0)]), 0.0), Launch)
+    assert isinstance(policy.decide(waiting(policy.order, {"a": [(0.0, 0), (0.0, 0)]}, due=1e-6), 0.0), Launch)
 
 
 @pytest.mark.parametrize("name", BATCHING)
@@ -79,7 +79,7 @@ def test_a_worker_without_work_begins_somebody_even_where_all_will_be_late(name:
 def test_of_two_models_alike_that_begins_whose_oldest_has_waited_longest(name: str, first: str) -> None:
     policy = make_policy(PolicyConfig(BATCHING[name], window=0.0))
     came = {model: [(0.0 if model == first else 0.5, 0)] for model in ("a", "b")}
-    decision = policy.decide(waiting(policy.order, **came), 0.5)
+    decision = policy.decide(waiting(policy.order, came), 0.5)
     assert isinstance(decision, Launch)
     assert decision.model == first
 

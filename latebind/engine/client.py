@@ -11,7 +11,7 @@ import time
 from bisect import insort
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
@@ -69,6 +69,7 @@ logger = logging.getLogger(__name__)
 
 PROCESS, NAME = "latebind.engine.process", "latebind-engine"  # the module that runs, and its name in `top`
 STOP_SECONDS = 10.0
+IDLE_LOOK_SECONDS = 0.02
 CONTROL_BYTES = 1 << 24
 ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
@@ -376,18 +377,19 @@ class Claims:
         return f"{self.spec.name} has no room for {wanted} more rows ({free})"
 
 
-class EngineClient:
+class EngineClient(asyncio.Protocol):
     """A `Gateway` to one engine in a process of its own. Create it with `start`, end it with `close`.
 
-    `models` are the models and queries that it serves. `deadlines` maps a query to the seconds that its requests get if
-    they name no time-out; queries without such a default are left out. `too_large` says of models that memory does not
-    hold as a whole what they take. `caches` is what the engine reported last of the learned caches that each model
-    uses; answers say it for themselves (`Answer.caches`). `on_lost` is called if the process ends without having been
-    told to.
+    `models` are the models and queries that it serves; `order` names the models as they were ordered. `deadlines` maps
+    a query to the seconds that its requests get if they name no time-out; queries without such a default are left out.
+    `too_large` says of models that memory does not hold as a whole what they take. `caches` is what the engine reported
+    last of the learned caches that each model uses; answers say it for themselves (`Answer.caches`). `on_lost` is
+    called if the process ends without having been told to.
     """
 
     def __init__(self, process: Forked, control: Control, files: Sequence[int]) -> None:
         self.models: Mapping[str, ModelSpec] = {}
+        self.order: Sequence[str] = ()
         self.deadlines: Mapping[str, float] = {}
         self.too_large: Mapping[str, str] = {}
         self.caches: dict[str, InUse] = {}
@@ -404,11 +406,11 @@ class EngineClient:
         self._watched = Watched(self._places)
         self._ran: tuple[int, ...] | None = None  # known once the process is to end
         self._messages: asyncio.Transport | None = None
+        self._reader = ToldReader()
         self._unsent: list[bytes] = []  # messages of this turn of the event loop
         self._claims: dict[str, Claims] = {}
         self._alive = False
         self._own = ExitStack()  # resources that end with this client
-        self._emptied: asyncio.Event | None = None  # created by `close`, set when `sent` has become empty
 
     @classmethod
     async def start(cls, order: EngineOrder, forks: ForkServer | None = None) -> Self:
@@ -440,7 +442,7 @@ class EngineClient:
                 process = await forks.forked(PROCESS, [log_format], name=NAME, inherited=inherited, imports=imports)
             client = cls(process, await asyncio.open_connection(sock=control, limit=CONTROL_BYTES), files)
             undo.pop_all()
-        client._messages, _ = await client.loop.create_connection(lambda: EngineStream(client), sock=messages)
+        client._messages, _ = await client.loop.create_connection(lambda: client, sock=messages)
         return client
 
     async def begin(self, order: EngineOrder) -> None:
@@ -456,11 +458,11 @@ class EngineClient:
             raise
         memory = SlotMemory(self._slots, started.models, started.rows)
         self.models = {spec.name: spec for spec in started.models}
+        self.order = [spec.name for spec in started.models if not spec.steps]
         self.deadlines, self.too_large = started.deadlines, started.too_large
         self.caches = dict(started.caches)
         queries = {name: [step.models for step in spec.steps] for name, spec in self.models.items() if spec.steps}
-        slots = order.engine.slots
-        first = lay_out_options([name for name in self.models if name not in queries], queries, slots).first
+        first = lay_out_options(self.order, queries, order.engine.slots).first
         numbers = count(1)
         for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True)):
             step_rows = {
@@ -468,13 +470,8 @@ class EngineClient:
                 for step, firsts in zip(spec.steps, first.get(spec.name, ()), strict=True)
                 for model, row in zip(step.models, firsts, strict=True)
             }
-            self._claims[spec.name] = Claims(self, number, spec, rows, slots, numbers, step_rows)
+            self._claims[spec.name] = Claims(self, number, spec, rows, order.engine.slots, numbers, step_rows)
         self._alive = True
-
-    @property
-    def idle(self) -> bool:
-        """Whether no call holds slots or waits for some."""
-        return not any(claims.busy for claims in self._claims.values())
 
     def ran(self) -> tuple[int, ...]:
         """Return the indices (in the order) of the models that run now, or ran when the process ended.
@@ -490,7 +487,7 @@ class EngineClient:
 
     def ready(self, model: str | None = None) -> bool:
         """Return whether the engine serves, and goes on with its work, and serves that `model` if one is named."""
-        return self._alive and not self._watched.stands_still() and (model is None or model in self.models)
+        return self._alive and not self.late and (model is None or model in self.models)
 
     @property
     def late(self) -> float:
@@ -505,7 +502,7 @@ class EngineClient:
         """
         before = self.late
         self._watched.look()
-        late = self._watched.described([name for name, spec in self.models.items() if not spec.steps])
+        late = self._watched.described(self.order)
         if self.late and not before:
             logger.error("the engine stands still: %s", late)
         elif before and not self.late:
@@ -560,17 +557,15 @@ class EngineClient:
         if not self._messages.is_closing():  # uvloop raises if the other end has gone, even before it reports that
             self._messages.write(messages)
 
-    def receive(self, told: Told) -> None:
-        """Handle one message from the engine."""
-        if told.node == NO_STEP:
-            self.sent.pop(told.request).receive(told)
-            if not self.sent and self._emptied is not None:
-                self._emptied.set()
-        else:
-            self.sent[told.request].receive(told)
+    def data_received(self, data: bytes) -> None:
+        """Pass the requests, steps and tokens that have ended to their claims."""
+        for told in self._reader.feed(data):
+            claim = self.sent.pop(told.request) if told.node == NO_STEP else self.sent[told.request]
+            claim.receive(told)
 
-    def engine_lost(self) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         """Answer everything in flight with `Unavailable`, because the engine has gone."""
+        del exc
         served, self._alive = self._alive, False
         error = Unavailable("the engine ended while this request ran: send it again")
         lost = set(self.sent.values())
@@ -580,8 +575,6 @@ class EngineClient:
         for claims in self._claims.values():
             claims.fail_waiting(error)
         self.sent.clear()
-        if self._emptied is not None:
-            self._emptied.set()
         if served and self.on_lost is not None:
             self.on_lost()
 
@@ -667,15 +660,13 @@ class EngineClient:
         return line
 
     async def close(self, grace: float = STOP_SECONDS, *, patience: float = STOP_SECONDS) -> None:
-        """Wait up to `grace` seconds for requests in flight, then end the process.
+        """Wait up to `grace` seconds until no call holds slots or waits for some, then end the process.
 
         A process that does not end within `patience` more seconds is killed.
         """
-        self.on_lost = None
-        if self.sent:
-            self._emptied = asyncio.Event()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._emptied.wait(), grace)
+        self.on_lost, until = None, time.monotonic() + grace
+        while self._alive and any(claims.busy for claims in self._claims.values()) and time.monotonic() < until:
+            await asyncio.sleep(IDLE_LOOK_SECONDS)
         await self._end(patience)
 
     async def kill(self) -> None:
@@ -696,24 +687,6 @@ class EngineClient:
         while self._files:
             os.close(self._files.pop())
         self._own.close()
-
-
-class EngineStream(asyncio.Protocol):
-    """The stream of messages from the engine; passes them to the client."""
-
-    def __init__(self, client: EngineClient) -> None:
-        self._client = client
-        self._reader = ToldReader()
-
-    def data_received(self, data: bytes) -> None:
-        """Pass on the requests, steps and tokens that have ended."""
-        for told in self._reader.feed(data):
-            self._client.receive(told)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Report that the engine has gone."""
-        del exc
-        self._client.engine_lost()
 
 
 def _error(spec: ModelSpec, end: Told, too_large: str) -> LatebindError:

@@ -7,12 +7,13 @@ restarts engines accordingly. `docs/decisions.md` says why.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -36,7 +37,6 @@ logger = logging.getLogger(__name__)
 GROWTH = 4  # how many times as many models an engine serves that takes over from the one before, after a crash
 MOST_WAITING = 1024  # calls that may wait for an engine
 LONGEST_BACK_OFF = 30.0
-IDLE_LOOK_SECONDS = 0.02
 END_SECONDS = 3.0  # that a process gets to end by itself
 PROBE_SECONDS = 60.0  # that a model may take to answer its trial request
 FIGURES_SECONDS = 0.7  # that the engine gets to tell its figures; then what it told last is told
@@ -77,7 +77,7 @@ class Engines:
         self._engine: EngineClient | None = None
         self._number = 0
         self._restarts = 0
-        self._settled = asyncio.Event()  # cleared while an engine with all models is expected
+        self._settled = asyncio.Event()  # cleared while an engine with all models is expected soon
         self._news = asyncio.Event()  # set, and replaced, whenever calls that wait should look again
         self._recovering = False  # until an engine serves all models again
         self._used_before: dict[str, InUse] = {}  # by models that the engine that serves may not have loaded yet
@@ -85,9 +85,8 @@ class Engines:
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
-        self._figures = Snapshot(models={})
-        self._picture = Picture()
-        self._pictured = 0.0
+        self._told: dict[object, tuple[Any, float]] = {}  # by question, the last answer and when it came
+        self._since = 0.0  # when the engine took over
         self._ending: set[EngineClient] = set()
         self._closed = False
 
@@ -145,29 +144,36 @@ class Engines:
 
     async def metrics(self) -> Snapshot:
         """Return the metrics of the engine that serves, since it started, with an `age` if they are not new."""
-        engine = self._engine
-        if engine is None or not engine.live():
-            return {"models": {}, "restarts": self._restarts}
-        if (told := await _soon(engine, engine.metrics)) is not None:
-            self._figures = told
-            return {**told, "restarts": self._restarts}
-        age = time.monotonic() - self._figures["now"]
-        return {**self._figures, "restarts": self._restarts, "age": age}
+        told, age = await self._ask(EngineClient.metrics, Snapshot(models={}))
+        return {**told, "restarts": self._restarts, "age": age} if age else {**told, "restarts": self._restarts}
 
     async def traces(self) -> Sequence[Trace]:
         """Return the traces of traced rows that ended since the last call, from the engine that serves."""
-        engine = self._engine
-        return () if engine is None or not engine.live() else await _soon(engine, engine.traces) or ()
+        nothing = cast(Sequence[Trace], ())
+        told, age = await self._ask(EngineClient.traces, nothing)
+        return nothing if age else told
 
     async def picture(self) -> Picture:
         """Return what is queued and running in the engine that serves, with an `age` if that is not new."""
+        told, age = await self._ask(EngineClient.picture, Picture())
+        return replace(told, age=age) if age else told
+
+    async def _ask(self, question: Callable[[EngineClient], Awaitable[T]], nothing: T) -> tuple[T, float]:
+        """Return what the engine answers, or has answered last, and how many seconds ago that was.
+
+        One that does not answer soon is not asked more and more. Without an engine there is `nothing` to tell.
+        """
         engine = self._engine
         if engine is None or not engine.live():
-            return Picture()
-        if (told := await _soon(engine, engine.picture)) is not None:
-            self._picture, self._pictured = told, time.monotonic()
-            return told
-        return replace(self._picture, age=time.monotonic() - self._pictured)
+            return nothing, 0.0
+        if engine.owes_answer <= FIGURES_SECONDS:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIGURES_SECONDS):
+                    told = await question(engine)
+                self._told[question] = told, time.monotonic()
+                return told, 0.0
+        last, when = self._told.get(question, (nothing, self._since))
+        return last, time.monotonic() - when
 
     async def adopt(self, model: str, version: str) -> None:
         """Have this version of a model's learned caches used, by the engine that serves and by those that follow it.
@@ -257,6 +263,16 @@ class Engines:
     def _serves(self, model: str) -> bool:
         return self._engine is not None and self._engine.live() and model in self._engine.models
 
+    def _settle(self) -> None:
+        """Have calls that wait for an engine wait no longer."""
+        self._settled.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Have calls that wait look again."""
+        self._news.set()
+        self._news = asyncio.Event()
+
     async def _bring_up(self, serving: Serving) -> tuple[EngineClient | None, Serving]:
         """Start an engine for this and try its models.
 
@@ -279,7 +295,7 @@ class Engines:
                 event_log=f"{log}.{self._number}" if log and self._number > 1 else log,
             )
             await engine.begin(order)
-            found = serving.renamed(_models(engine))
+            found = serving.renamed(engine.order)
             if not self._order.residency.budget:  # what is loaded on demand has been tried piece by piece
                 await probe(engine, found.models)
             await self._bring_wanted(engine, found)
@@ -324,8 +340,7 @@ class Engines:
         If it is not the `whole` that is to be served, calls for other models wait on.
         """
         before, self._engine = self._engine, engine
-        self._figures, self._picture = Snapshot(models={}, now=time.monotonic()), Picture()
-        self._pictured = time.monotonic()
+        self._told, self._since = {}, time.monotonic()
         if engine is not None:
             logger.info("engine process %d %s", engine.process_id, "serves" if whole else f"has {[*engine.models]}")
             engine.on_lost = partial(self._lost, engine)
@@ -343,24 +358,10 @@ class Engines:
         if self.on_change is not None:
             self.on_change()
 
-    def _settle(self) -> None:
-        """Have calls that wait for an engine wait no longer."""
-        self._settled.set()
-        self._tell()
-
-    def _tell(self) -> None:
-        """Have calls that wait look again."""
-        self._news.set()
-        self._news = asyncio.Event()
-
     async def _end(self, engine: EngineClient) -> None:
         """Let an engine finish its requests, then end it."""
-        engine.on_lost = None
         self._ending.add(engine)
-        until = time.monotonic() + self._config.drain
-        while engine.live() and not engine.idle and time.monotonic() < until:
-            await asyncio.sleep(IDLE_LOOK_SECONDS)
-        await engine.close(0.0, patience=END_SECONDS)
+        await engine.close(self._config.drain, patience=END_SECONDS)
         self._ending.discard(engine)
 
     async def _watch(self) -> None:
@@ -375,12 +376,12 @@ class Engines:
         """Handle the death of the engine that serves: calls wait for the next one from now on."""
         if engine is not self._engine or self._closed:
             return
-        names = _models(engine)
-        running = [names[number] for number in engine.ran()]
+        running = [engine.order[number] for number in engine.ran()]
         logger.error("the engine died while it ran %s: another takes over", ", ".join(running) or "nothing")
         self._restarts += 1
         self._blame(running)
         if not self._recovering:
+            self._recovering = True
             self._settled.clear()
             self._begin(self._recover(engine.lost_calls))
 
@@ -389,13 +390,14 @@ class Engines:
 
         One comes first that has a model alone, of those with most `lost_calls`, then others that have several times as
         many, for to load them all may take long where others need the cores. So calls need not wait for models that
-        they are not for. It costs what is loaded again, a third more. Ends as soon as `change` has replaced what was
-        wanted: then that engine serves, or recovers itself; what prevents the old set is nothing against the new one.
+        they are not for. It costs what is loaded again, a third more.
+
+        Ends as soon as `change` has replaced what was wanted: then that engine serves, or recovers itself; what
+        prevents the old set is nothing against the new one.
         """
         begun, pause, wanted = time.monotonic(), self._config.back_off, self.serving
         models = sorted(wanted.models, key=lambda model: -lost_calls.get(model, 0))
         some = 1 if not self._order.residency.budget else len(models)  # else nothing is loaded before it is wanted
-        self._recovering = True
         while self.serving is wanted:
             serving = wanted.without(self.unavailable)
             first = {model: serving.models[model] for model in models if model in serving.models}
@@ -412,7 +414,7 @@ class Engines:
                     for model in error.models:
                         self._withdraw(model, f"{model} is not served: {self.serving.explain(error)}")
                     continue
-                self._settle()
+                self._settle()  # calls do not wait while this does
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_BACK_OFF)
                 continue
@@ -458,22 +460,6 @@ class Engines:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a background task of the engines failed", exc_info=task.exception())
-
-
-async def _soon(engine: EngineClient, ask: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-    """Return what an engine answers, or None if it does not answer soon; then it is not asked more and more."""
-    if engine.owes_answer > FIGURES_SECONDS:
-        return None
-    try:
-        async with asyncio.timeout(FIGURES_SECONDS):
-            return await ask()
-    except TimeoutError:
-        return None
-
-
-def _models(engine: EngineClient) -> list[str]:
-    """Return the models of an engine, without queries, in the order of their directories."""
-    return [name for name, spec in engine.models.items() if not spec.steps]
 
 
 class ProbeFailed(LatebindError):

@@ -1,8 +1,8 @@
 """Performs `Map` and `Branch`, the actions of queries: copies tensors from row to row as the wiring of a query says.
 
-It decides nothing. All expressions are compiled to closures once. An action is performed for all of its requests
-together: rows that lie side by side are one array, not copied. A tensor that is passed through is copied once. Values
-may be any: the driver's threads have numpy ignore floating-point errors.
+It decides nothing. An action is performed for all of its requests together: rows that lie side by side are one array,
+not copied. A tensor that is passed through is copied once. Values may be any: the driver's threads have numpy ignore
+floating-point errors.
 """
 
 import logging
@@ -21,17 +21,7 @@ from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
 from latebind.engine.shared import ModelSlots, Rows
 from latebind.engine.staging import Staging, index_of
 from latebind.engine.worker import Failures
-from latebind.queries.file.wiring import (
-    EITHER,
-    INPUT,
-    Apply,
-    DefinedQuery,
-    Expression,
-    Groups,
-    Literal,
-    Ref,
-    needs,
-)
+from latebind.queries.file.wiring import EITHER, INPUT, Apply, DefinedQuery, Expression, Groups, Literal, Ref, needs
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +36,24 @@ class Group(NamedTuple):
     size: int
     chosen: tuple[int, ...]
 
+    def have_run(self, needed: Groups) -> bool:
+        """Return whether at least one node of each set that is needed has run."""
+        return all(any(self.chosen[node] >= 0 for node in nodes) for nodes in needed)
 
-Read: TypeAlias = Callable[[Group], Array]  # the values `(B, *shape)` of an expression for so many requests
-Write: TypeAlias = Callable[[Group], None]
+    def option(self, node: int) -> int:
+        """Return which of its models a step has been given; raises `IllegalEvent` if none."""
+        if self.chosen[node] < 0:
+            raise IllegalEvent(f"step {node} has no model, but something of it is wanted")
+        return self.chosen[node]
+
+
+Read: TypeAlias = Callable[[Group], Any]  # the values `(B, *shape)` of an expression for so many requests, or a literal
 
 
 class Steps:
     """Performs `Map` and `Branch`, and tells `staging` of steps whose inputs are complete. From any thread.
 
-    The wirings of `queries` are compiled; `rows` says where their steps lie in the `slots` of their `models`.
+    `rows` says where the steps of `queries` lie in the `slots` of their `models`.
     """
 
     def __init__(
@@ -73,17 +72,19 @@ class Steps:
     def map(self, action: Map) -> None:
         """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong."""
         wired, group = self._queries[action.query], _group(action)
-        for write in wired.writes[action.node]:
-            write(group)
-        if self._staging.copies and action.node < len(wired.nodes):  # its model's device is to get the inputs
+        if action.node == len(wired.nodes):
+            wired.write_outputs(group)
+            return
+        wired.write_inputs(action.node, group)
+        if self._staging.copies:  # its model's device is to get the inputs
             option = action.chosen[action.node]
             places = [self._rows.row(action.query, action.node, option, slot) for slot in action.slots]
             self._staging.copy_in(wired.nodes[action.node].models[option], places)
 
     def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
         """Return for each request whether the conditions of the nodes hold; raises whatever goes wrong."""
-        conditions, group = self._queries[action.query].conditions, _group(action)
-        return tuple(zip(*[numbers(conditions[node](group), group.size) for node in action.nodes], strict=True))
+        wired, group = self._queries[action.query], _group(action)
+        return tuple(zip(*[numbers(wired.conditions[node](group), group.size) for node in action.nodes], strict=True))
 
     def perform_all(self, actions: Sequence[TensorAction], *, more: bool = False) -> list[Looked]:
         """Perform actions one after another; return the events, which are to be reported together.
@@ -120,10 +121,7 @@ def _group(action: TensorAction) -> Group:
 
 
 class _Wired:
-    """One query: the `writes` of each node, and behind the last node those of its outputs; the `conditions` of nodes.
-
-    What reads a tensor of a node is given where each of the node's models has its rows that belong to the query.
-    """
+    """One query over its slots: reads what expressions refer to, and writes inputs of steps and outputs."""
 
     def __init__(
         self,
@@ -135,115 +133,95 @@ class _Wired:
         query, wiring = defined.query, defined.wiring
         self.nodes = query.nodes
         self._own = slots[query.name]
-        self._places = [
-            [(slots[model], slice(first, first + rows.slots)) for model, first in zip(node.models, firsts, strict=True)]
-            for node, firsts in zip(query.nodes, rows.first[query.name], strict=True)
-        ]
-        self.conditions = {node: self._reader(one) for node, one in enumerate(wiring.conditions) if one is not None}
-        steps = [
-            tuple(
-                _to_step(
-                    node,
-                    [option.inputs[place][part] for option, part in self._places[node]],
-                    self._reader(tensor),
-                    [models[model].inputs[place] for model in query.nodes[node].models],
-                )
-                for place, tensor in enumerate(inputs)
+        # By node and model: the inputs with their specs, and the outputs, where the rows lie that belong to the query.
+        self._inputs = list[list[list[tuple[Rows, TensorSpec]]]]()
+        self._outputs = list[list[list[Rows]]]()
+        for node, firsts in zip(query.nodes, rows.first[query.name], strict=True):
+            parts = [slice(first, first + rows.slots) for first in firsts]
+            given = list(zip(node.models, parts, strict=True))
+            self._inputs.append(
+                [
+                    [(array[part], spec) for array, spec in zip(slots[name].inputs, models[name].inputs, strict=True)]
+                    for name, part in given
+                ]
             )
-            for node, inputs in enumerate(wiring.inputs)
-        ]
-        outputs = zip(self._own.outputs, wiring.outputs, strict=True)
-        self.writes = (*steps, tuple(_to_output(array, self._reader(one), needs(one)) for array, one in outputs))
+            self._outputs.append([[array[part] for array in slots[name].outputs] for name, part in given])
+        self._given = [tuple(map(self._reader, inputs)) for inputs in wiring.inputs]
+        self._answers = [(needs(one), self._reader(one)) for one in wiring.outputs]
+        self.conditions = {node: self._reader(one) for node, one in enumerate(wiring.conditions) if one is not None}
+
+    def write_inputs(self, node: int, group: Group) -> None:
+        """Write the inputs of a step; raises for values that its model does not take.
+
+        The frontend checks what clients send, but not what models and expressions make of it.
+        """
+        inputs = self._inputs[node][group.option(node)]
+        for (to, spec), read in zip(inputs, self._given[node], strict=True):
+            values = read(group)
+            if spec.is_limited and values.size and not spec.allows(values.min().item(), values.max().item()):
+                raise InvalidRequest(
+                    f"input {spec.name!r} of a step has values that its model does not take: {spec.range()}"
+                )
+            to[group.rows] = values
+
+    def write_outputs(self, group: Group) -> None:
+        """Write each output, or zeros if none of the steps that it is made of has run."""
+        for array, (needed, read) in zip(self._own.outputs, self._answers, strict=True):
+            array[group.rows] = read(group) if group.have_run(needed) else 0
 
     def _reader(self, expression: Expression) -> Read:
-        """Return what reads an expression."""
+        """Return what reads an expression. To walk through it anew for each group takes twice as long."""
         match expression:
+            case Literal(value):
+                return lambda group: value
             case Ref(node, place) if node == INPUT:
                 array = self._own.inputs[place]
                 return lambda group: array[group.rows]
             case Ref(node, place):
-                return _of_step(node, [option.outputs[place][part] for option, part in self._places[node]])
+                places = [outputs[place] for outputs in self._outputs[node]]
+                return lambda group: places[group.option(node)][group.rows]
             case Apply(operation, arguments):
-                given = [one.value if isinstance(one, Literal) else self._reader(one) for one in arguments]
-                return _applied(operation, arguments, given)
-            case _:
-                raise AssertionError(f"{expression} is no tensor")
+                return _applied(operation, arguments, [self._reader(one) for one in arguments])
 
 
-def _to_step(node: int, to: Sequence[Rows], read: Read, specs: Sequence[TensorSpec]) -> Write:
-    """Write an input of a step, of which each model has a spec; raises for values that the chosen one does not take.
-
-    The frontend checks what clients send, but not what models and expressions make of it.
-    """
-
-    def write(group: Group) -> None:
-        option = group.chosen[node]
-        if option < 0:
-            raise _missing(node)
-        values, spec = read(group), specs[option]
-        if spec.is_limited and values.size and not spec.allows(values.min().item(), values.max().item()):
-            raise InvalidRequest(
-                f"input {spec.name!r} of a step has values that its model does not take: {spec.range()}"
-            )
-        to[option][group.rows] = values
-
-    return write
-
-
-def _to_output(array: Rows, read: Read, needed: Groups) -> Write:
-    """Write an output, or zeros if none of the steps that it is made of has run."""
-
-    def write(group: Group) -> None:
-        array[group.rows] = read(group) if _have_run(group, needed) else 0
-
-    return write
-
-
-def _of_step(node: int, places: Sequence[Rows]) -> Read:
-    def read(group: Group) -> Array:
-        option = group.chosen[node]
-        if option < 0:
-            raise _missing(node)
-        return places[option][group.rows]
-
-    return read
-
-
-def _applied(operation: str, arguments: Sequence[Expression], given: Sequence[Any]) -> Read:
-    """Return what computes an operation; `given` are literals, and `Read`s of tensors."""
+def _applied(operation: str, arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
+    """Return what computes an operation of what `reads` read its arguments."""
     if operation == EITHER:
-        choices = [(needs(argument), read) for argument, read in zip(arguments, given, strict=True)]
-
-        def read_first(group: Group) -> Array:
-            """Read the first argument whose steps have run."""
-            for needed, read in choices:
-                if _have_run(group, needed):
-                    return read(group)  # type: ignore[no-any-return]
-            raise IllegalEvent("none of the steps has run that a tensor is to be taken from")
-
-        return read_first
+        return _first(list(zip(map(needs, arguments), reads, strict=True)))
     if operation in ("and", "or"):
-        return _joined(given, until=operation == "or")
+        return _joined(reads, until=operation == "or")
     if operation in LOGIC:
-        holds = LOGIC[operation]
-
-        def judge(group: Group) -> Array:
-            values = [numbers(one(group) if callable(one) else one, group.size) for one in given]
-            return np.array([holds(*row) for row in zip(*values, strict=True)])
-
-        return judge
+        return _judged(LOGIC[operation], reads)
     compute = COMPUTED[operation]
-    return lambda group: compute(*[one(group) if callable(one) else one for one in given])
+    return lambda group: compute(*[read(group) for read in reads])
+
+
+def _first(choices: Sequence[tuple[Groups, Read]]) -> Read:
+    def read_first(group: Group) -> Array:
+        for needed, read in choices:
+            if group.have_run(needed):
+                return read(group)  # type: ignore[no-any-return]
+        raise IllegalEvent("none of the steps has run that a tensor is to be taken from")
+
+    return read_first
+
+
+def _judged(holds: Callable[..., bool], reads: Sequence[Read]) -> Read:
+    def judge(group: Group) -> Array:
+        values = [numbers(read(group), group.size) for read in reads]
+        return np.array([holds(*row) for row in zip(*values, strict=True)])
+
+    return judge
 
 
 def _joined(reads: Sequence[Read], *, until: bool) -> Read:
-    """Read one condition after another, each only as long as some row is not decided: the first that is `until` is it.
+    """Read one condition after another as long as some row is not decided: the first that is `until` is it.
 
     Where a row's later condition raises that would not have been read for this row alone, each row is tried alone.
     """
 
     def read_until(group: Group) -> Array:
-        found = reads[0](group).reshape(group.size)
+        found: Array = reads[0](group).reshape(group.size)
         for read in reads[1:]:
             if (found == until).all():
                 break
@@ -252,12 +230,3 @@ def _joined(reads: Sequence[Read], *, until: bool) -> Read:
         return found
 
     return read_until
-
-
-def _have_run(group: Group, needed: Groups) -> bool:
-    """Return whether at least one node of each set that is needed has run."""
-    return all(any(group.chosen[node] >= 0 for node in nodes) for nodes in needed)
-
-
-def _missing(node: int) -> IllegalEvent:
-    return IllegalEvent(f"step {node} has no model, but something of it is wanted")

@@ -130,7 +130,7 @@ class Owner:
 
     def __init__(self, slot: int, ended: deque[int] | None) -> None:
         self.slot = slot
-        self.activation: object | None = None
+        self.activation: Any = None
         self.answered = By.NOBODY
         self.ended = ended
 
@@ -138,46 +138,34 @@ class Owner:
 class Owners:
     """The requests that run in one engine, by number; each number is used once. From any thread.
 
-    A request owns its slot from its first stage until the scheduler ends it. From then on nothing writes to the slot on
-    its behalf, and what was kept for the request is gone: its activation lies in the record.
+    A request owns its slot, and is `live`, from its first stage until the scheduler ends it. From then on nothing
+    writes to the slot on its behalf, and what was kept for the request is gone: its activation lies in the record.
     """
 
     def __init__(self) -> None:
-        self._live: dict[int, Owner] = {}
+        self.live: dict[int, Owner] = {}
         self._answering = Lock()  # held where a lookup writes to slots, and where a request ends
 
     def __len__(self) -> int:
-        return len(self._live)
+        return len(self.live)
 
     def begin(self, action: Run, ended: deque[int] | None = None) -> None:
         """Register the requests of a first stage, also when it runs again."""
         for request, slot in zip(action.requests, action.slots, strict=True):
-            self._live[request] = Owner(slot, ended)
+            self.live[request] = Owner(slot, ended)
 
     def end(self, request: int) -> None:
         """Forget a request, if it has begun. On return nothing writes to its slot and nothing is kept for it."""
-        if request not in self._live:
+        if request not in self.live:
             return
         with self._answering:
-            owner = self._live.pop(request)
+            owner = self.live.pop(request)
         if owner.ended is not None:
             owner.ended.append(owner.slot)
 
-    def keep(self, requests: Iterable[int], activation: object) -> None:
-        """Keep the activation that these requests go on from; of those that have ended nothing is kept."""
-        for request in requests:
-            owner = self._live.get(request)
-            if owner is not None:
-                owner.activation = activation
-
-    def activation(self, request: int) -> object | None:
-        """Return what a request goes on from; None if it has ended or nothing is kept."""
-        owner = self._live.get(request)
-        return None if owner is None else owner.activation
-
     def any_unanswered(self, requests: Iterable[int]) -> bool:
         """Return whether a lookup could still answer one of these requests."""
-        owners = [self._live.get(request) for request in requests]
+        owners = [self.live.get(request) for request in requests]
         return any(owner is not None and owner.answered is By.NOBODY for owner in owners)
 
     @contextmanager
@@ -191,7 +179,7 @@ class Owners:
         with self._answering:
             found = list[int]()
             for place in places:
-                owner = self._live.get(requests[place])
+                owner = self.live.get(requests[place])
                 if owner is not None and (owner.answered is By.NOBODY or owner.answered is by is By.NETWORK):
                     owner.answered = by
                     found.append(place)
@@ -400,11 +388,6 @@ class Watched:
     def seconds(self) -> float:
         """For how long the latest has been late; 0 if nothing is."""
         return max(self.late.values(), default=0.0)
-
-    def stands_still(self) -> bool:
-        """Return whether anything is late at this moment; it is read twice, as it may be half written."""
-        now = time.monotonic()
-        return any(place.due < now for place in self.places()) and any(place.due < now for place in self.places())
 
     def look(self, now: float | None = None) -> None:
         """Note what is overdue; to be called every `LOOK_SECONDS`."""

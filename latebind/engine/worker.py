@@ -54,12 +54,14 @@ class Activations:
     """
 
     def __init__(self, owners: Owners) -> None:
-        self._owners = owners
+        self._live = owners.live
         self._last: ref[Batch] | None = None  # the output of the last stage, in memory that the stage will reuse
 
     def keep(self, batch: Batch) -> None:
         """Keep the output of a stage for those of its requests that have not ended."""
-        self._owners.keep(batch.requests, batch)
+        for request in batch.requests:
+            if (owner := self._live.get(request)) is not None:
+                owner.activation = batch
         self._last = ref(batch)
 
     def put_aside(self, but: Collection[int] = ()) -> None:
@@ -68,10 +70,13 @@ class Activations:
         Each row is a copy by itself, to be freed by itself.
         """
         last = None if self._last is None else self._last()
-        for place, request in enumerate(() if last is None else last.requests):
-            if last is not None and request not in but and self._owners.activation(request) is last:
+        if last is None:
+            return
+        for place, request in enumerate(last.requests):
+            owner = self._live.get(request)
+            if owner is not None and owner.activation is last and request not in but:
                 row = tuple([tensor[place : place + 1].clone() for tensor in last.tensors])
-                self._owners.keep((request,), Batch((request,), row))
+                owner.activation = Batch((request,), row)
 
     def take(self, action: Run) -> Batch:
         """Return what the requests of `action` go on from, in their order.
@@ -79,7 +84,8 @@ class Activations:
         Requests that a lookup aside has answered since the scheduler decided have ended: they are left out, and perhaps
         none is left. The batch stays kept until `keep` replaces it.
         """
-        kept = {one: batch for one in action.requests if isinstance(batch := self._owners.activation(one), Batch)}
+        owners = [(one, self._live.get(one)) for one in action.requests]
+        kept = {one: batch for one, owner in owners if owner is not None and (batch := owner.activation) is not None}
         requests, last = tuple(kept), None if self._last is None else self._last()
         if not kept:
             return Batch((), ())

@@ -1,18 +1,27 @@
 """An engine that several tests ask, one after another, for to start one takes seconds; and one that does not start."""
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError
+from latebind.engine.catalogue import Catalogue
 from latebind.engine.client import EngineClient
+from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
+from latebind.repository.listing import Selection, find_served
 from tests.forked import FORKS
+from tests.versions import WIDTH
 
 SECONDS = 200.0  # that a test may take
 
@@ -26,6 +35,36 @@ class Started:
 
     def run(self, test: Coroutine[Any, Any, None]) -> None:
         self._runner.run(asyncio.wait_for(test, SECONDS))
+
+
+def soon() -> float:
+    return time.monotonic() + 60.0
+
+
+@asynccontextmanager
+async def engine(
+    place: Path | Sequence[Path],
+    *names: str,
+    config: EngineConfig | None = None,
+    policy: PolicyConfig | None = None,
+    residency: ResidencyConfig | None = None,
+    log: Path | None = None,
+) -> AsyncIterator[EngineClient]:
+    """Have an engine for these model directories, or for what a repository has, or for the `names` that it has."""
+    models, queries = find_served(place, names) if isinstance(place, Path) else (place, [])
+    order = EngineOrder(
+        tuple(map(str, models)),
+        config or EngineConfig(),
+        policy or PolicyConfig(),
+        str(log) if log else None,
+        residency=residency or ResidencyConfig(),
+        queries=tuple(map(str, queries)),
+    )
+    client = await EngineClient.start(order, FORKS)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 @contextmanager
@@ -56,14 +95,57 @@ async def until_slots_are_free(client: EngineClient, *, seconds: float = 60.0) -
     assert all(claims.free == len(claims) for claims in client._claims.values())
 
 
-def loss_of(client: EngineClient) -> asyncio.Event:
-    """Return an event that is set as soon as the frontend has heard that this engine's process has gone."""
-    heard, told = asyncio.Event(), client.on_lost
+@asynccontextmanager
+async def serving(
+    place: Path, *, patience: float = 600.0, log: Path | None = None
+) -> AsyncIterator[tuple[Engines, Catalogue]]:
+    """Serve a repository by real processes; the last may be stopped at the end."""
+    selection = Selection(place)
+    order = EngineOrder((), EngineConfig(), PolicyConfig(), event_log=str(log) if log else None)
+    config = GenerationsConfig(crashes=1000, patience=patience)
+    engines = await Engines.start(order, selection.first(), FORKS, config)
+    try:
+        yield engines, Catalogue(engines, selection)
+    finally:
+        if engines._engine is not None and engines._engine.live():
+            os.kill(engines.process_id, signal.SIGCONT)
+        await engines.close()
+
+
+async def ask(engines: Engines, model: str = "scale", seconds: float = 60.0) -> float:
+    """Return what the model multiplies by."""
+    deadline = time.monotonic() + seconds
+    with await engines.claim(model, 1, deadline=deadline) as claim:
+        claim.rows["x"][0][...] = 1.0
+        answer = await claim.send(deadline=deadline)
+    (rows,) = answer.outputs.values()
+    assert rows.shape == (1, WIDTH)
+    assert np.ptp(rows) == 0.0
+    return float(rows[0, 0])
+
+
+def is_stopped(process: int) -> bool:
+    tasks = Path(f"/proc/{process}/task").glob("*/stat")
+    return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
+def stop(engines: Engines) -> None:
+    """Have the engine that serves stand still; each of its threads has heard of it on return."""
+    os.kill(engines.process_id, signal.SIGSTOP)
+    while not is_stopped(engines.process_id):
+        pass
+
+
+async def kill(engines: Engines) -> None:
+    """Kill the engine that serves, and return when the frontend has heard of it."""
+    assert engines._engine is not None
+    heard, told = asyncio.Event(), engines._engine.on_lost
 
     def tell() -> None:
         heard.set()
         if told is not None:
             told()
 
-    client.on_lost = tell
-    return heard
+    engines._engine.on_lost = tell
+    os.kill(engines.process_id, signal.SIGKILL)
+    await asyncio.wait_for(heard.wait(), 30.0)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latebind.domain.actions import Outcome
-from latebind.domain.errors import Expired, IllegalEvent, LatebindError, Refused, Unavailable
+from latebind.domain.errors import Expired, IllegalEvent, Refused, Unavailable
 from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.engine.client import LATEST_SECONDS, Claim, Claims, EngineClient
@@ -306,14 +306,6 @@ async def test_a_slow_reader_gets_several_tokens_in_one_piece_and_at_last_the_re
     assert [piece.complete for piece in rest].index(True) == len(rest) - 1
 
 
-async def test_an_answer_of_one_step_is_one_piece() -> None:
-    engine = Pretended()
-    _, first = await begun(engine)
-    engine.end(9)
-    found = await first
-    assert (tokens(found), found.complete) == ([9], True)
-
-
 @pytest.mark.parametrize("written", [0, 2])
 async def test_an_end_without_an_answer_is_raised_behind_the_tokens(written: int) -> None:
     engine = Pretended()
@@ -325,15 +317,6 @@ async def test_an_end_without_an_answer_is_raised_behind_the_tokens(written: int
     engine.end(outcome=Outcome.EXPIRED)
     with pytest.raises(Expired):
         await waits
-
-
-async def test_an_engine_that_ends_ends_the_stream() -> None:
-    engine = Pretended()
-    _, first = await begun(engine)
-    error: LatebindError = Unavailable("the engine ended")
-    engine.sent[1].fail(error)
-    with pytest.raises(Unavailable):
-        await first
 
 
 @pytest.mark.parametrize("closes", [True, False])

@@ -2,10 +2,9 @@
 
 import asyncio
 import os
+import shutil
 import signal
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +15,20 @@ import uvloop
 
 from latebind.batching.policy import POLICIES
 from latebind.domain.config import EngineConfig, PolicyConfig
-from latebind.domain.errors import Expired, Failed, Refused, Unavailable
+from latebind.domain.errors import Failed, RepositoryError, Unavailable
 from latebind.domain.eventlog import read_log
-from latebind.engine.client import EngineClient
+from latebind.engine.crew import load_crew, with_queries
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from latebind.server.gateway import Answer
-from tests.engine.started import Started, check_refused, started
-from tests.forked import FORKS
+from tests.digits import Built
+from tests.engine.started import Started, check_refused, engine, soon, started
 from tests.networks import Chain, Words
 from tests.sequences import backwards, some_sentences
 from tests.sequences import rows_of as sentences_as_rows
 
 Images = np.ndarray[Any, np.dtype[np.float32]]
-
-
-@asynccontextmanager
-async def engine(
-    models: Path, *, engine: EngineConfig | None = None, policy: PolicyConfig | None = None, log: Path | None = None
-) -> AsyncIterator[EngineClient]:
-    paths = tuple(str(path) for path in find_models(models))
-    order = EngineOrder(paths, engine or EngineConfig(), policy or PolicyConfig(), str(log) if log else None)
-    client = await EngineClient.start(order, FORKS)
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +55,6 @@ def expected(rows: Images) -> Images:
     with torch.inference_mode():
         found: Images = Chain()(torch.from_numpy(rows)).numpy()
     return found
-
-
-def soon() -> float:
-    return time.monotonic() + 30
 
 
 async def test_rows_come_back_as_the_module_would_answer_them(models: Path) -> None:
@@ -128,22 +110,6 @@ async def test_who_asks_gets_the_own_answer_also_behind_somebody_who_gave_up(two
     assert "chain" in (await client.metrics())["models"]
 
 
-async def test_cancelled_calls_give_their_slots_back(models: Path) -> None:
-    # The window holds every call in the queue until it is cancelled there.
-    policy = PolicyConfig("graph", 8, window=20.0)
-    async with engine(models, engine=EngineConfig(slots=4), policy=policy) as client:
-        for _ in range(10):
-            call = asyncio.create_task(client.infer("chain", {"image": images(3)}, deadline=soon()))
-            while not (await client.metrics())["models"]["chain"]["pending"]:
-                pass
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            while (await client.metrics())["models"]["chain"]["pending"]:
-                pass
-        assert (await client.metrics())["models"]["chain"]["requests"]["cancelled"] == 30
-
-
 def test_who_tells_an_engine_something_that_has_just_gone_hears_that_it_has(models: Path) -> None:
     """The frontend's end of the stream may be closed before anybody is told of it (uvloop)."""
 
@@ -168,29 +134,14 @@ async def test_one_bad_row_fails_alone_in_its_batch_and_the_log_of_it_replays(mo
     assert [isinstance(end, Failed) for end in ends] == [number == 5 for number in range(8)]
     for row, end in zip(rows, ends, strict=True):
         if isinstance(end, Answer):
-            expected = Words()(torch.from_numpy(row)).detach().numpy()
-            np.testing.assert_allclose(end.outputs["output"], expected, rtol=1e-5)
+            wanted = Words()(torch.from_numpy(row)).detach().numpy()
+            np.testing.assert_allclose(end.outputs["output"], wanted, rtol=1e-5)
     assert figures["stage_failures"] == 4  # of 8, 4, 2 and 1
     with log.open("rb") as file:
         config, entries = read_log(file)
         scheduler = Scheduler(config)
         for entry in entries:
             assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
-
-
-async def test_when_the_engine_dies_calls_are_answered_so_and_it_is_not_ready(models: Path) -> None:
-    policy = PolicyConfig("graph", 8, window=20.0)
-    async with engine(models, policy=policy) as client:
-        call = asyncio.create_task(client.infer("chain", {"image": images(1)}, deadline=soon()))
-        while not (await client.metrics())["models"]["chain"]["pending"]:
-            pass
-        client._process.kill()
-        with pytest.raises(Unavailable):
-            await call
-        assert not client.live()
-        assert not client.ready()
-        with pytest.raises(Unavailable):
-            await client.infer("chain", {"image": images(1)}, deadline=soon())
 
 
 async def test_an_engine_that_dies_with_a_question_unread_is_told_of_as_one_that_ended(models: Path) -> None:
@@ -208,34 +159,46 @@ def test_a_model_that_cannot_be_loaded_is_told_at_the_start(tmp_path: Path) -> N
     check_refused(order, r"manifest\.json is missing")
 
 
-async def test_a_live_event_log_replays_to_the_identical_actions(models: Path, tmp_path: Path) -> None:
-    log = tmp_path / "events.jsonl"
-    policy = PolicyConfig("graph", 4, window=0.002)
-    async with engine(models, engine=EngineConfig(workers=2, slots=16), policy=policy, log=log) as client:
+async def test_learned_caches_of_all_workers_answer_alike_and_what_the_engine_adopts_reaches_all(
+    built: Built,
+) -> None:
+    async with engine(built.directory.path, config=EngineConfig(granularities=(1, 2, 4))) as client:
+        rows = built.unseen[:60].numpy()
 
-        async def one(i: int) -> None:
-            allowed = 0.02 * (i % 4) if i else 30.0  # for one at least runs, however slow the machine is
-            try:
-                await client.infer("chain", {"image": images(1 + i % 5)}, deadline=time.monotonic() + allowed)
-            except (Refused, Expired):
-                await asyncio.sleep(0)
+        def ask(number: int) -> Coroutine[Any, Any, Answer]:
+            return client.infer("digits", {"image": rows[number : number + 1]}, deadline=soon())
 
-        for _ in range(4):
-            await asyncio.gather(*(one(i) for i in range(20)))
+        together = await asyncio.gather(*map(ask, range(60)))
+        alone = [await ask(number) for number in range(60)]
+        last, exits = client.models["digits"].stages - 1, 0
+        for one, other in zip(together, alone, strict=True):
+            if one.left_at == other.left_at:  # a lookup may just hit, or just not, in another batch
+                exits += one.left_at[0] < last
+                (found,), (expected,) = one.outputs.values(), other.outputs.values()
+                np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+        assert exits > 10
+        await client.adopt("digits", "none")
+        assert {answer.left_at for answer in await asyncio.gather(*map(ask, range(60)))} == {(last,)}
+
+
+async def test_workers_of_several_granularities_answer_every_call_and_no_more_run_than_have_cores(
+    models: Path, tmp_path: Path
+) -> None:
+    config, log = EngineConfig(granularities=(1, 1, 2, 4, 8)), tmp_path / "events.jsonl"
+    sent = [images(1 + number % 6, number) for number in range(30)]
+    async with engine(models, "chain", config=config, log=log) as client:
+        calls = [client.infer("chain", {"image": rows}, deadline=soon()) for rows in sent]
+        for rows, answer in zip(sent, await asyncio.gather(*calls), strict=True):
+            np.testing.assert_allclose(answer.outputs["output"], expected(rows), rtol=1e-4, atol=1e-5)
     with log.open("rb") as file:
-        config, entries = read_log(file)
-        scheduler = Scheduler(config)
-        kinds = set()
-        for entry in entries:
-            assert tuple(scheduler.handle(entry.event, entry.now)) == entry.actions
-            kinds.add(type(entry.event).__name__)
-    assert kinds >= {"Arrived", "StageDone"}
+        scheduled, _ = read_log(file)
+    assert (scheduled.workers, scheduled.granularities) == (5, config.granularities)
+    assert scheduled.at_once == min(5, len(os.sched_getaffinity(0)))
 
 
-async def test_a_picture_tells_what_workers_have_begun(two_workers: Started) -> None:
-    client = two_workers.client
-    picture = await client.picture()
-    assert [worker.batches for worker in picture.workers] == [(), ()]
-    assert set(picture.models) == set(client.models)
-    figures, picture = await asyncio.gather(client.metrics(), client.picture())
-    assert set(figures["models"]) == set(picture.models)
+def test_two_folders_that_hold_models_of_one_name_are_told(models: Path, tmp_path: Path) -> None:
+    (path,) = find_models(models, ["backwards"])
+    shutil.copytree(path, tmp_path / "copy" / "1")
+    crew = load_crew([path, tmp_path / "copy" / "1"], EngineConfig(workers=1))
+    with pytest.raises(RepositoryError, match=r"copy/1 both hold a model named 'backwards': build one"):
+        with_queries(crew[0], [], 4)

@@ -8,7 +8,7 @@ import pytest
 
 from latebind.domain.config import EngineConfig
 from latebind.engine import cores
-from latebind.engine.cores import MOST_WORKERS, cpu_quota, usable_cores, with_workers
+from latebind.engine.cores import MOST_WORKERS, at_once, cpu_quota, usable_cores, with_workers
 
 
 def quota(folder: Path, own: str, **limits: str) -> float:
@@ -59,3 +59,18 @@ def test_workers_share_the_cores(there: int, threads: int | None, expected: tupl
     found = with_workers(EngineConfig(), there, threads=threads)
     assert (found.workers, found.threads) == expected
     assert found.workers <= MOST_WORKERS
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        (EngineConfig(cores=(0, 1)), 1),
+        (EngineConfig(cores=(0, 1), workers=4), 2),
+        (EngineConfig(cores=(0, 1, 2, 3), granularities=(1, 2, 4)), 3),
+        (EngineConfig(cores=(0, 1, 2, 3), granularities=(1, 2, 4), threads=2), 2),
+        (EngineConfig(cores=(0, 1), granularities=(1, 2, 4), threads=3), 1),
+    ],
+)
+def test_as_many_workers_run_at_once_as_have_cores_for_their_threads(config: EngineConfig, count: int) -> None:
+    assert at_once(config) == count
+    assert usable_cores(config) == len(config.cores)

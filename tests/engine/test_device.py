@@ -1,7 +1,6 @@
 """The CUDA path: what is refused where it cannot run, and that copies, computing and answers overlap rightly."""
 
 import asyncio
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,20 +15,18 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.client import EngineClient
 from latebind.engine.crew import load_model
-from latebind.engine.order import EngineOrder
 from latebind.engine.shared import ModelSlots, SlotMemory
 from latebind.engine.staging import DeviceStaging, DeviceStream, HostStaging
 from latebind.engine.worker import Worker
 from latebind.program.backends import backend_named, compile_graph
 from latebind.program.device import find_device
 from latebind.program.export import export
-from latebind.program.measure import time_call
 from latebind.repository.listing import find_models
 from tests.digits import Built
 from tests.engine.rows import memory_of
-from tests.forked import FORKS, printed_by
+from tests.engine.started import engine, soon
+from tests.forked import printed_by
 from tests.networks import Chain
 
 SLOTS = 4
@@ -139,17 +136,6 @@ def test_slots_are_page_locked_as_long_as_they_are_staged() -> None:
 
 
 @pytest.mark.gpu
-def test_nothing_lies_on_another_device_than_the_one_that_was_named() -> None:
-    last = torch.cuda.device_count() - 1
-    staging = DeviceStaging([SPEC.name], memory_of(SPEC, rows=SLOTS), find_device(f"cuda:{last}"))
-    try:
-        assert torch.cuda.current_device() == last
-    finally:
-        staging.close()
-        torch.cuda.set_device(0)
-
-
-@pytest.mark.gpu
 def test_a_worker_waits_for_the_last_input_of_its_batch() -> None:
     with staged() as (staging, stream, memory):
         fill(memory.models[0])
@@ -205,33 +191,6 @@ def test_where_slots_cannot_be_page_locked_rows_are_copied_all_the_same(caplog: 
     second.close()
 
 
-@pytest.mark.gpu
-def test_a_row_of_one_cancelled_while_it_is_copied_holds_the_input_of_whom_it_is_given_to() -> None:
-    with staged() as (staging, stream, memory):
-        slots = memory.models[0]
-        keep_busy(staging._in_stream)
-        for request in range(3 * SLOTS):  # each takes the row of one before it
-            slots.inputs[0][0] = request
-            staging.copy_in(SPEC.name, (0,))
-        with stream.running():
-            run = Run(0, SPEC.name, 0, (3 * SLOTS - 1,), (0,))
-            stream.answer(SPEC.name, (0,), stream.inputs(run), (0,))
-        np.testing.assert_array_equal(slots.outputs[0][0], np.full(8, 3 * SLOTS - 1, np.float32))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("backend", ["eager", "compile"])
-def test_a_stage_on_cuda_computes_what_its_module_does(backend: str) -> None:
-    module = Chain().eval()
-    exported = export(module, (torch.randn(2, 3, 8, 8),))
-    cuda = find_device("cuda")
-    stage = compile_graph(exported.graph, exported.weights, backend=backend, threads=1, device=cuda)
-    with torch.inference_mode():
-        for rows in (torch.randn(1, 3, 8, 8), torch.randn(5, 3, 8, 8)):
-            (found,) = stage(rows.to(cuda))
-            torch.testing.assert_close(found.cpu(), module(rows), rtol=1e-4, atol=1e-5)
-
-
 def main(words: list[str]) -> None:
     """Have an assertion fail in a kernel, and go on as if nothing had happened."""
     del words
@@ -247,36 +206,11 @@ def test_an_engine_whose_device_is_lost_ends() -> None:
 
 
 @pytest.mark.gpu
-def test_a_time_lasts_until_the_device_has_computed() -> None:
-    def call() -> torch.Tensor:
-        torch.cuda._sleep(LONG)  # type: ignore[no-untyped-call]
-        return torch.zeros(1, device="cuda")
-
-    call()
-    torch.cuda.synchronize()
-    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    begun.record()
-    seconds = time_call(call)
-    ended.record()
-    ended.synchronize()
-    assert seconds >= 0.9e-3 * begun.elapsed_time(ended)
-
-
-@pytest.mark.gpu
-def test_an_engine_on_cuda_answers_as_the_network_does(models: Path) -> None:
+async def test_an_engine_on_cuda_answers_as_the_network_does(models: Path) -> None:
     rows = np.random.default_rng(0).standard_normal((20, 3, 8, 8)).astype(np.float32)
-
-    async def ask() -> list[NDArray[np.generic]]:
-        paths = tuple(str(path) for path in find_models(models, ["chain"]))
-        config = EngineConfig(workers=2, device="cuda", backend="eager")
-        client = await EngineClient.start(EngineOrder(paths, config, PolicyConfig("graph", max_batch=4)), FORKS)
-        try:
-            soon = time.monotonic() + 30
-            calls = [client.infer("chain", {"image": rows[i : i + 1]}, deadline=soon) for i in range(len(rows))]
-            return [next(iter((await call).outputs.values())) for call in calls]
-        finally:
-            await client.close()
-
-    found = np.concatenate(asyncio.run(asyncio.wait_for(ask(), 200)))
+    config = EngineConfig(workers=2, device="cuda", backend="eager")
+    async with engine(models, "chain", config=config, policy=PolicyConfig("graph", max_batch=4)) as client:
+        calls = [client.infer("chain", {"image": rows[i : i + 1]}, deadline=soon()) for i in range(len(rows))]
+        found = [next(iter(answer.outputs.values())) for answer in await asyncio.gather(*calls)]
     with torch.inference_mode():
-        np.testing.assert_allclose(found, Chain()(torch.from_numpy(rows)).numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.concatenate(found), Chain()(torch.from_numpy(rows)).numpy(), rtol=1e-4, atol=1e-5)

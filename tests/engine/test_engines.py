@@ -1,306 +1,344 @@
-"""Engines that follow one another, with real processes: crashes, changes, and what is answered meanwhile."""
+"""How engines follow one another, and what is served meanwhile; engines here have no processes."""
 
 import asyncio
-import os
-import signal
 import time
-from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 
-import numpy as np
-import psutil
 import pytest
-import torch
-from torch import Tensor
 
-from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig, RepositoryConfig
-from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError, Unavailable
-from latebind.engine.catalogue import Catalogue
-from latebind.engine.engines import Engines
-from latebind.engine.order import EngineOrder
-from latebind.program.build import build_program
-from latebind.repository.listing import Selection
-from latebind.repository.mirror import open_selection
-from research.faults.models import Scale
-from tests.engine.started import loss_of
-from tests.forked import FORKS
-from tests.versions import QUERY, WIDTH, add_version, spoil
+from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.domain.errors import ConfigError, InvalidRequest, NotFound, RepositoryError, Unavailable
+from latebind.engine.engines import EngineStartFailed
+from latebind.engine.order import InUse, backend_imports
+from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
+from tests.engine.pretended import BACK_OFF, Shop, open_shop
+from tests.versions import QUERY, add_version, spoil
 
-TIMES = 1 << 14
-
-
-class Lasting(Scale):
-    """Multiplies too, but a run lasts long enough to be met: hardly one of a few microseconds is, on a single core."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map `(B, 16) float32` to `(B, 16) float32`."""
-        many: Tensor = super().forward(x).repeat(1, TIMES)
-        return many.view(-1, TIMES, WIDTH).amax(1)
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 1 of `scale`, times 2, and of `other`, times 5; aside in `later/scale/2` times 3."""
-    torch.set_num_threads(1)
-    root = tmp_path_factory.mktemp("versions")
-    build_program(
-        Lasting(2.0).eval(),
-        {"x": torch.ones(2, WIDTH)},
-        directory=root / "scale" / "1",
-        name="scale",
-        backends=["eager"],
-        max_batch=2,
-        max_overhead=None,
-    )
-    add_version(root, "other", 1, 5.0)
-    add_version(root / "later", "scale", 2, 3.0)
-    return root
+Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture
-def shop(built: Path, tmp_path: Path) -> Path:
-    """A repository of one's own with the first versions."""
-    for name in ("scale", "other"):
-        copytree(built / name, tmp_path / name)
-    return tmp_path
+def place(tmp_path: Path) -> Path:
+    """Version 1 of `scale` and of `other`, and aside in `later/scale/2` another of `scale`."""
+    add_version(tmp_path / "shop", "scale", 1, 2.0)
+    add_version(tmp_path / "shop", "other", 1, 5.0)
+    add_version(tmp_path / "later", "scale", 2, 3.0)
+    return tmp_path / "shop"
 
 
-@asynccontextmanager
-async def serving(root: Path | Selection, *names: str, crashes: int = 3) -> AsyncIterator[tuple[Engines, Catalogue]]:
-    selection = root if isinstance(root, Selection) else Selection(root, names)
-    config = GenerationsConfig(crashes=crashes, within=600.0)  # however slow the machine is
-    engines = await Engines.start(EngineOrder((), EngineConfig(), PolicyConfig()), selection.first(), FORKS, config)
-    try:
-        yield engines, Catalogue(engines, selection)
-    finally:
-        await engines.close()
+def add_second(place: Path) -> None:
+    copytree(place.parent / "later" / "scale" / "2", place / "scale" / "2")
 
 
-async def ask(engines: Engines, model: str = "scale", seconds: float = 60.0) -> float:
-    """Return what the model multiplies by."""
-    deadline = time.monotonic() + seconds
-    claim = await engines.claim(model, 1, deadline=deadline)
-    try:
-        claim.rows["x"][0][...] = 1.0
-        answer = await claim.send(deadline=deadline)
-    finally:
-        claim.release()
-    (rows,) = answer.outputs.values()
-    assert rows.shape == (1, WIDTH)
-    assert np.ptp(rows) == 0.0
-    return float(rows[0, 0])
+def add_faulty(place: Path) -> None:
+    """Write a model whose files are whole, and that no engine can serve."""
+    ModelDirectory.create(place, {MODEL: b"{}"})
 
 
-async def ask_on(engines: Engines, until: asyncio.Event, model: str = "scale") -> Counter[object]:
-    """Ask again and again; return how often came which answer or error."""
-    seen: Counter[object] = Counter()
-    while not until.is_set():
-        try:
-            seen[await ask(engines, model)] += 1
-        except LatebindError as error:
-            seen[type(error)] += 1
-            await asyncio.sleep(0.001)  # what is refused at once lets nobody else run
-    return seen
+# Crashes --------------------------------------------------------------------------------------------------------------
 
 
-def is_stopped(process: int) -> bool:
-    tasks = Path(f"/proc/{process}/task").glob("*/stat")
-    return all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+async def test_calls_wait_for_the_engine_that_follows_a_dead_one_until_their_deadline(
+    place: Path, monkeypatch: Patch
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        shop.machine.go.clear()
+        shop.engine.die()
+        assert (shop.engines.ready(), shop.engines.live()) == (False, True)
+        with pytest.raises(Unavailable, match="starting again"):
+            await shop.ask(seconds=0.05)
+        call = asyncio.create_task(shop.ask())
+        await shop.machine.reached.wait()
+        shop.machine.go.set()
+        assert await call == "1"
+        await shop.ended()
+        assert shop.engines.ready()
+        assert (await shop.engines.metrics())["restarts"] == 1
+        assert [engine.log for engine in shop.machine.engines] == ["events", "events.2", "events.3"]
 
 
-async def ended(engines: Engines) -> None:
-    """Return when the processes of all engines that were replaced have ended."""
-    async with asyncio.timeout(60.0):
-        await asyncio.gather(*engines._tasks)
-    assert not engines._ending
+async def test_after_a_crash_the_model_that_had_most_calls_comes_first_and_its_calls_do_not_wait_for_others(
+    place: Path, monkeypatch: Patch
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        shop.engine.lost_calls["scale"] = 1
+        await shop.engines.adopt("other", "000001")
+        shop.machine.go.clear()
+        shop.machine.free = 1
+        shop.engine.die()
+        assert await shop.ask() == "1"
+        assert [shop.engines.ready(model) for model in ("scale", "other", None)] == [True, False, False]
+        with pytest.raises(Unavailable, match="starting again"):
+            await shop.ask("other", seconds=0.05)
+        assert shop.engines.used("other") == "000001"
+        waiting = asyncio.create_task(shop.ask("other"))
+        shop.machine.go.set()
+        assert await waiting == "1"
+        assert shop.engines.ready()
 
 
-async def kill(engines: Engines) -> None:
-    """Kill the engine that serves, and return when the frontend has heard of it."""
-    assert engines._engine is not None
-    lost = loss_of(engines._engine)
-    os.kill(engines.process_id, signal.SIGKILL)
-    await asyncio.wait_for(lost.wait(), 30.0)
-
-
-async def kill_while_it_runs(engines: Engines, model: str) -> None:
-    """Stop the engine when it runs this model alone, and kill it; return when the frontend has heard."""
-    async with asyncio.timeout(60.0):
-        while not engines.ready():  # after a crash, engines with some of the models come before
-            await asyncio.sleep(0.01)
-    engine = engines._engine
-    assert engine is not None
-    number = [name for name, spec in engine.models.items() if not spec.steps].index(model)
-    while True:
-        os.kill(engine.process_id, signal.SIGSTOP)
-        while not is_stopped(engine.process_id):  # a run may end before each of its threads hears of it
-            pass
-        if engine.ran() == (number,):
-            await kill(engines)
-            return
-        os.kill(engine.process_id, signal.SIGCONT)
-        await asyncio.sleep(0.0005)  # the engine's process writes what it runs to shared memory and tells nobody
-
-
-async def test_a_dead_engine_is_followed_by_another_and_every_call_is_answered(shop: Path) -> None:
-    async with serving(shop) as (engines, _):
-        done = asyncio.Event()
-        calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
-        await asyncio.sleep(0)
-        first = engines.process_id
-        await kill_while_it_runs(engines, "scale")
-        assert not engines.ready()
-        assert engines.live()
-        assert await ask(engines) == 2.0  # waits for the next
-        assert engines.ready("scale")
-        assert engines.process_id != first
-        assert (await engines.metrics())["restarts"] == 1
-        done.set()
-        seen = sum([await call for call in calls], Counter[object]())
-        assert set(seen) == {2.0, Unavailable}
-        assert seen[Unavailable] <= 4
-
-
-async def test_nobody_waits_for_an_engine_beyond_the_deadline(shop: Path) -> None:
-    async with serving(shop, "scale") as (engines, _):
-        forks = psutil.Process(engines.process_id).parent()
-        assert forks is not None
-        forks.suspend()  # so that no engine follows
-        try:
-            await kill(engines)
-            assert not engines.ready()
-            with pytest.raises(Unavailable, match="starting again"):
-                await asyncio.wait_for(ask(engines, seconds=0.05), 30.0)
-        finally:
-            forks.resume()
-
-
-@pytest.mark.slow
-async def test_a_model_with_which_engines_die_is_left_out_and_the_others_are_served(shop: Path) -> None:
-    (shop / "asking.query.toml").write_text(QUERY)
-    async with serving(shop) as (engines, catalogue):
-        done = asyncio.Event()
-        calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+async def test_a_model_with_which_engines_die_is_left_out_with_its_queries_until_it_is_loaded_again(
+    place: Path, monkeypatch: Patch
+) -> None:
+    (place / "asking.query.toml").write_text(QUERY)
+    async with open_shop(place, monkeypatch) as shop:
         for _ in range(3):
-            assert await ask(engines, "other") == 5.0
-            await kill_while_it_runs(engines, "scale")
-            assert not engines.ready()
-        assert await ask(engines, "other") == 5.0
+            assert await shop.ask("other") == "1"
+            await shop.ended()  # engines with some of the models come before
+            shop.engine.die("scale")
         with pytest.raises(Unavailable, match="the engine died 3 times"):
-            await ask(engines)
-        assert not engines.ready("scale")
-        states = {entry["name"]: entry["state"] for entry in catalogue.index()}
-        assert states == {"scale": "UNAVAILABLE", "other": "READY", "asking": "UNAVAILABLE"}
-        await catalogue.load("scale")
-        assert await ask(engines) == 2.0
-        assert engines.ready("asking")
-        done.set()
-        await asyncio.gather(*calls)
+            await shop.ask()
+        assert shop.states() == {"scale": "UNAVAILABLE", "other": "1", "asking": "UNAVAILABLE"}
+        await shop.catalogue.load("scale")
+        assert shop.states() == {"scale": "1", "other": "1", "asking": "1"}
 
 
-@pytest.mark.slow
-async def test_a_model_that_cannot_be_loaded_again_is_left_out_and_the_others_are_served(shop: Path) -> None:
-    async with serving(shop) as (engines, catalogue):
-        spoil(shop / "scale" / "1")
-        await kill(engines)
-        assert not engines.ready()
-        assert await ask(engines, "other") == 5.0
-        with pytest.raises(Unavailable, match="differs from the manifest"):
-            await ask(engines)
-        assert catalogue.unavailable("scale")
+@pytest.mark.parametrize(
+    ("crashes", "left_out"),
+    [
+        ([(0.0, "a"), (30.0, "a"), (59.0, "a")], {"a"}),
+        ([(0.0, "a"), (30.0, "a"), (61.0, "a")], set()),  # those of long ago do not count
+        ([(0.0, "ab"), (1.0, "c"), (2.0, "b"), (3.0, "b")], {"b"}),  # each model is counted by itself
+    ],
+)
+async def test_crashes_are_counted_for_each_model_that_ran_within_a_minute(
+    place: Path, monkeypatch: Patch, crashes: list[tuple[float, str]], left_out: set[str]
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        for now, running in crashes:
+            monkeypatch.setattr("latebind.engine.engines.time.monotonic", lambda now=now: now)
+            shop.engines._blame(running)
+        monkeypatch.undo()
+        assert set(shop.engines.unavailable) == left_out
 
 
-async def test_a_new_version_takes_over_and_nobody_who_calls_sees_an_error(built: Path, shop: Path) -> None:
-    async with serving(shop) as (engines, catalogue):
-        done = asyncio.Event()
-        calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
-        copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
-        assert await catalogue.reload() == ["scale"]
-        assert await ask(engines) == 3.0
-        assert engines.models["scale"].version == "2"
-        await ended(engines)
-        done.set()
-        seen = sum([await call for call in calls], Counter[object]())
-        assert set(seen) == {2.0, 3.0}
-        assert await catalogue.reload() == []
+async def test_a_model_that_cannot_be_loaded_again_is_left_out_and_the_others_are_served(
+    place: Path, monkeypatch: Patch
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        spoil(place / "scale" / "1")
+        shop.engine.die()
+        assert await shop.ask("other") == "1"
+        with pytest.raises(Unavailable, match=r"scale is not served: .* differs from the manifest"):
+            await shop.ask()
+        assert shop.catalogue.unavailable("scale")
 
 
-async def test_a_bad_version_leaves_the_old_one_serving_and_says_why(built: Path, shop: Path) -> None:
-    async with serving(shop, "scale") as (engines, catalogue):
-        spoil(Path(copytree(built / "later" / "scale" / "2", shop / "scale" / "2")))
+async def test_where_no_process_can_be_started_calls_do_not_wait_and_it_is_tried_again_later(
+    place: Path, monkeypatch: Patch
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        shop.machine.full = True
+        shop.engine.die()
+        with pytest.raises(Unavailable, match="starting again"):
+            await shop.ask()
+        shop.machine.full = False
+        later = time.monotonic() + BACK_OFF
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later)
+        await shop.ended()
+        assert await shop.ask() == "1"
+
+
+@pytest.mark.parametrize("prevents", ["faulty files", "no room", "nothing"])
+async def test_what_prevents_the_old_models_is_nothing_against_new_ones_that_took_over_meanwhile(
+    place: Path, monkeypatch: Patch, prevents: str
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        shop.machine.reached.clear()
+        held = shop.machine.go = asyncio.Event()
+        shop.engine.die()
+        await shop.machine.reached.wait()  # the engine that is to serve the old models
+        shop.machine.go = asyncio.Event()
+        shop.machine.go.set()
+        add_second(place)
+        assert await shop.catalogue.reload() == ["scale"]
+        if prevents == "faulty files":
+            spoil(place / "scale" / "1")
+        shop.machine.full = prevents == "no room"
+        held.set()
+        await shop.ended()
+        assert shop.engines.unavailable == {}
+        assert await shop.ask() == "2"
+        assert [engine.live() for engine in shop.machine.engines].count(True) == 1
+
+
+@pytest.mark.parametrize("attribute", ["mute", "lethal"])
+async def test_a_model_that_does_not_answer_its_trial_request_does_not_take_over(
+    place: Path, monkeypatch: Patch, attribute: str
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        getattr(shop.machine, attribute).add("scale")
+        with pytest.raises(EngineStartFailed, match="scale does not answer a trial request") as failed:
+            await shop.engines.change(shop.engines.serving, tried=())
+        assert (failed.value.models, failed.value.crashed) == (("scale",), attribute == "lethal")
+        assert not shop.engine.live()
+        assert await shop.ask() == "1"
+        assert shop.engines.process_id == 0
+
+
+# What is served -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_version_takes_over_once_and_the_engine_before_it_ends(place: Path, monkeypatch: Patch) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        changed = asyncio.Event()
+        shop.engines.on_change = changed.set
+        following = asyncio.create_task(shop.catalogue.follow(0.01))
+        add_second(place)
+        await asyncio.wait_for(changed.wait(), 60.0)
+        following.cancel()
+        assert await shop.ask() == "2"
+        await asyncio.wait_for(shop.machine.engines[0].closed.wait(), 60.0)
+        assert await shop.catalogue.reload() == []
+
+
+async def test_a_bad_version_leaves_the_old_one_serving_and_says_why(place: Path, monkeypatch: Patch) -> None:
+    async with open_shop(place, monkeypatch, ["scale"]) as shop:
+        add_second(place)
+        spoil(place / "scale" / "2")
         with pytest.raises(RepositoryError, match=r"^scale/2/weights.safetensors differs"):
-            await catalogue.load("scale")
-        assert await catalogue.reload() == []
-        (entry,) = catalogue.index()
+            await shop.catalogue.load("scale")
+        assert await shop.catalogue.reload() == []
+        (entry,) = shop.catalogue.index()
         assert (entry["version"], entry["state"]) == ("1", "READY")
         assert "scale/2/weights.safetensors" in entry["reason"]
-        assert await ask(engines) == 2.0
         with pytest.raises(NotFound, match="'scale' has no version '7' in the repository: it has 1, 2"):
-            await catalogue.load("scale", "7")
+            await shop.catalogue.load("scale", "7")
 
 
-@pytest.mark.slow
-async def test_what_a_query_needs_is_only_unloaded_with_it(shop: Path) -> None:
-    (shop / "asking.query.toml").write_text(QUERY)
-    async with serving(shop) as (engines, catalogue):
-        assert await ask(engines, "asking") == 2.0
+async def test_what_a_query_needs_is_only_unloaded_with_it_and_stays_so(place: Path, monkeypatch: Patch) -> None:
+    (place / "asking.query.toml").write_text(QUERY)
+    async with open_shop(place, monkeypatch) as shop:
         with pytest.raises(InvalidRequest, match="asking needs scale"):
-            await catalogue.unload("scale")
-        await catalogue.unload("scale", dependents=True)
-        assert list(engines.models) == ["other"]
+            await shop.catalogue.unload("scale")
+        await shop.catalogue.unload("scale", dependents=True)
         with pytest.raises(NotFound):
-            await ask(engines, "asking")
-        assert await catalogue.reload() == []  # it stays so
-        await catalogue.load("asking")
-        assert await ask(engines, "asking") == 2.0
+            await shop.ask("asking")
+        assert await shop.catalogue.reload() == []
+        assert shop.states() == {"scale": "UNAVAILABLE", "other": "1", "asking": "UNAVAILABLE"}
+        await shop.catalogue.load("asking")
+        assert await shop.ask("asking") == "1"
 
 
-@pytest.mark.slow
-async def test_the_last_model_may_go_and_come_back(shop: Path) -> None:
-    async with serving(shop, "scale") as (engines, catalogue):
-        await catalogue.unload("scale")
-        assert engines.ready()
-        assert [entry["state"] for entry in catalogue.index()] == ["UNAVAILABLE"]
-        with pytest.raises(NotFound):
-            await ask(engines)
-        await catalogue.load("scale")
-        assert await ask(engines) == 2.0
+async def test_the_last_model_may_go_and_come_back(place: Path, monkeypatch: Patch) -> None:
+    async with open_shop(place, monkeypatch, ["scale"]) as shop:
+        await shop.catalogue.unload("scale")
+        assert shop.engines.ready()
+        assert shop.states() == {"scale": "UNAVAILABLE"}
+        await shop.catalogue.load("scale")
+        assert await shop.ask() == "1"
 
 
-@pytest.mark.slow
-async def test_a_version_that_was_wished_for_stays(built: Path, shop: Path) -> None:
-    async with serving(shop, "scale") as (engines, catalogue):
-        copytree(built / "later" / "scale" / "2", shop / "scale" / "2")
-        await catalogue.load("scale", "1")
-        assert await catalogue.reload() == []
-        assert await ask(engines) == 2.0
-        await catalogue.load("scale")
-        assert await ask(engines) == 3.0
+async def test_a_version_that_was_asked_for_stays_as_long_as_its_model(place: Path, monkeypatch: Patch) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        await shop.catalogue.load("scale", "1")
+        add_second(place)
+        assert await shop.catalogue.reload() == []
+        (place / "scale").rename(aside := place / ".scale")
+        assert await shop.catalogue.reload() == ["scale"]
+        aside.rename(place / "scale")
+        assert await shop.catalogue.reload() == ["scale"]
+        assert await shop.ask() == "2"
 
 
-async def test_no_process_is_left_when_all_is_closed(shop: Path) -> None:
-    FORKS.warm()
-    before = set(psutil.Process().children(recursive=True))
-    async with serving(shop, "scale") as (engines, _):
-        assert len(set(psutil.Process().children(recursive=True)) - before) == 1
-        os.kill(engines.process_id, signal.SIGKILL)
-    assert not set(psutil.Process().children(recursive=True)) - before  # of which some may end meanwhile
+async def test_a_model_that_was_mended_is_served_though_another_is_faulty_now(place: Path, monkeypatch: Patch) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        add_faulty(place / "scale" / "2")
+        assert await shop.catalogue.reload() == []
+        rmtree(place / "scale" / "2")
+        add_second(place)
+        add_faulty(place / "faulty" / "1")
+        assert await shop.catalogue.reload() == ["scale"]
+        assert shop.states() == {"scale": "2", "other": "1", "faulty": "UNAVAILABLE"}
+        assert [entry["reason"] for entry in shop.catalogue.index() if entry["name"] == "scale"] == [""]
 
 
-async def test_a_version_that_appears_at_a_url_is_followed(built: Path, shop: Path, tmp_path: Path) -> None:
-    pytest.importorskip("fsspec")
-    place = open_selection(f"file://{shop}", ["scale"], RepositoryConfig(cache=str(tmp_path / "cache")))
-    async with serving(place) as (engines, catalogue):
-        changed = asyncio.Event()
-        engines.on_change = changed.set
-        following = asyncio.create_task(catalogue.follow(0.05))
-        try:
-            assert await ask(engines) == 2.0
-            copytree(built / "later/scale/2", shop / "scale/2")
-            await asyncio.wait_for(changed.wait(), 60.0)
-            assert await ask(engines) == 3.0
-        finally:
-            following.cancel()
+async def test_a_faulty_model_is_tried_once_forgotten_when_it_goes_and_tried_again_when_it_comes_back(
+    place: Path, monkeypatch: Patch
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        for _ in range(2):
+            add_faulty(place / "faulty" / "1")
+            before = len(shop.machine.engines)
+            assert await shop.catalogue.reload() == await shop.catalogue.reload() == []
+            assert len(shop.machine.engines) == before + 1
+            assert shop.states() == {"scale": "1", "other": "1", "faulty": "UNAVAILABLE"}
+            rmtree(place / "faulty")
+            assert await shop.catalogue.reload() == []
+            assert shop.states() == {"scale": "1", "other": "1"}
+
+
+async def test_what_was_loaded_by_its_name_is_remembered_as_long_as_it_is_there(
+    place: Path, monkeypatch: Patch
+) -> None:
+    async with open_shop(place, monkeypatch, ["scale"]) as shop:
+        add_faulty(place / "faulty" / "1")
+        with pytest.raises(RepositoryError, match="faulty/1"):
+            await shop.catalogue.load("faulty")
+        assert await shop.catalogue.reload() == []
+        assert shop.states() == {"faulty": "UNAVAILABLE", "scale": "1"}
+
+
+# Versions of learned caches -------------------------------------------------------------------------------------------
+
+
+async def test_a_version_that_was_adopted_is_what_later_engines_use_of_the_same_caches(
+    place: Path, monkeypatch: Patch
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        await shop.engines.adopt("scale", "000001")
+        shop.engine.die()
+        await shop.ended()
+        assert shop.engine.caches["scale"].version == shop.engines.used("scale") == "000001"
+        shop.engines._wanted[shop.engines.serving.models["scale"]] = InUse("another", "000002")
+        assert shop.engines.wanted("scale") == ""
+        await shop.engines.change(shop.engines.serving, tried=())
+        assert shop.engine.caches["scale"].version == BUILT
+
+
+@pytest.mark.parametrize("newer", ["", "000002"])
+async def test_a_version_that_is_refused_is_wanted_no_longer_unless_another_is(
+    place: Path, monkeypatch: Patch, newer: str
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        shop.machine.refused = {"000001"}
+        shop.machine.meanwhile = lambda: wish(shop, newer)
+        with pytest.raises(ConfigError):
+            await shop.engines.adopt("scale", "000001")
+        assert shop.engines.wanted("scale") == (newer or BUILT)
+        with pytest.raises(Unavailable, match="no engine serves stranger"):
+            await shop.engines.adopt("stranger", "000001")
+
+
+@pytest.mark.parametrize("newer", ["", "000002"])
+async def test_an_engine_that_cannot_use_what_is_wanted_takes_over_with_the_whole_network_or_what_came_to_be_wanted(
+    place: Path, monkeypatch: Patch, newer: str
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        failed = list[tuple[str, str]]()
+        shop.engines.on_failed = lambda model, version: failed.append((model, version))
+        await shop.engines.adopt("scale", "000001")
+        shop.machine.refused = {"000001"}
+        shop.machine.meanwhile = lambda: wish(shop, newer)
+        await shop.engines.change(shop.engines.serving, tried=())
+        assert failed == [("scale", "000001")]
+        assert shop.engine.caches["scale"].version == shop.engines.wanted("scale") == (newer or FULL_DEPTH)
+
+
+def wish(shop: Shop, version: str) -> None:
+    """Have another version be wanted."""
+    if version:
+        shop.engines._wanted[shop.engines.serving.models["scale"]] = InUse("base", version)
+
+
+def test_what_backends_import_is_told_before_an_engine_is_forked(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    places = []
+    for name, backend in (("one", "openvino"), ("other", "eager")):
+        ModelDirectory.create(tmp_path / name / "1", {MODEL: json_bytes({"name": name, "backend": backend})})
+        places.append(tmp_path / name / "1")
+    assert backend_imports(places, None) == ["openvino"]
+    assert backend_imports(places[1:], None) == []
+    assert backend_imports(places, "eager") == []
+    assert backend_imports([tmp_path / "not there"], None) == []  # the engine says so

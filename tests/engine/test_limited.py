@@ -4,6 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import numpy as np
@@ -16,18 +17,13 @@ from latebind.domain.errors import ConfigError, Refused, Unavailable
 from latebind.engine.client import EngineClient
 from latebind.engine.cores import at_once
 from latebind.engine.on_demand import open_crew, open_model, told_of_memory
-from latebind.engine.order import EngineOrder
 from latebind.engine.shared import file_bytes
 from latebind.program.build import build_program
 from latebind.repository.directory import WEIGHTS
 from tests.engine.resident import MB, WIDTH, mapped_bytes
-from tests.forked import FORKS
+from tests.engine.started import engine, soon
 
 pytestmark = pytest.mark.usefixtures("frozen")
-
-
-def soon() -> float:
-    return time.monotonic() + 30
 
 
 def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> None:
@@ -38,8 +34,12 @@ def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> 
         open_crew([path], EngineConfig(), ResidencyConfig(slots, "lru"))
     with pytest.raises(ConfigError, match="more --memory"):
         open_crew([path], EngineConfig(), ResidencyConfig(slots + MB, "lru"))
-    _, pieces, left = open_crew([path], EngineConfig(), ResidencyConfig(slots + 50 * MB, "lru"))
-    assert 48 * MB < left.budget <= 50 * MB  # a batch takes little
+    config = EngineConfig(workers=2)
+    _, pieces, left = open_crew([path], config, ResidencyConfig(slots + 50 * MB, "lru"))
+    assert 48 * MB < left.budget < 50 * MB  # a batch takes little, and in whole MiB
+    kept = spec.max_batch * WIDTH * 4  # what requests of a batch keep between stages
+    assert (50 * MB - left.budget) % (1 << 20) == (2 * config.workers - at_once(config)) * kept
+    assert left.resting == config.workers * kept
     assert list(pieces) == ["one"]
 
 
@@ -69,13 +69,10 @@ def test_what_the_largest_batches_of_all_workers_take_while_they_run_counts(tmp_
         open_crew([path], config, ResidencyConfig(slots + 10 * MB, "lru"))
 
 
-def order_of(paths: Sequence[Path], budget: int, policy: str = "late") -> EngineOrder:
-    return EngineOrder(
-        tuple(map(str, paths)),
-        EngineConfig(slots=8),
-        PolicyConfig(shed=False),
-        residency=ResidencyConfig(budget, policy, back_off=60.0),
-    )
+def limited(places: Sequence[Path], budget: int, policy: str = "late") -> AbstractAsyncContextManager[EngineClient]:
+    """Have an engine whose memory is limited to so many bytes; 0: unlimited."""
+    residency = ResidencyConfig(budget, policy, back_off=60.0)
+    return engine(places, config=EngineConfig(slots=8), policy=PolicyConfig(shed=False), residency=residency)
 
 
 @pytest.mark.parametrize("policy", ["late", "lru"])
@@ -85,8 +82,8 @@ async def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(w
     rows = np.random.default_rng(0).standard_normal((1, WIDTH)).astype(np.float32)
 
     async def asked(budget: int) -> list[bytes]:
-        client, found = await EngineClient.start(order_of(paths, budget, policy), FORKS), []
-        try:
+        found = []
+        async with limited(paths, budget, policy) as client:
             for name in ("one", "two", "one", "one"):
                 answer = await client.infer(name, {"x": rows}, deadline=soon())
                 found.append(next(iter(answer.outputs.values())).tobytes())
@@ -99,8 +96,6 @@ async def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(w
                 assert memory is not None
                 evicted = [memory["models"][name]["evictions"] for name in ("one", "two")]
                 assert min(evicted) >= 1 if policy == "late" else evicted == [1, 1]
-        finally:
-            await client.close()
         return found
 
     assert await asked(int(1.2 * whole)) == await asked(0)
@@ -121,22 +116,17 @@ async def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it
     assert f"models may take {budget / 1e6:.1f} of {memory / 1e6:.1f} MB" in caplog.text
     assert "one does not fit into memory as a whole" in caplog.text
     assert told_of_memory(crew[0], memory, whole) == {}
-    order = EngineOrder((str(path),), config, PolicyConfig(), residency=ResidencyConfig(memory))
-    client = await EngineClient.start(order, FORKS)
-    try:
+    async with engine([path], config=config, residency=ResidencyConfig(memory)) as client:
         rows = np.zeros((1, WIDTH), np.float32)
         with pytest.raises(Refused, match=r"loaded piece by piece: it takes [\d.]+ MB .* more --memory"):
             await client.infer("one", {"x": rows}, deadline=time.monotonic())
         await client.infer("one", {"x": rows}, deadline=soon())
-    finally:
-        await client.close()
 
 
 async def test_a_client_hears_that_a_model_could_not_be_loaded(wide: Path, tmp_path: Path) -> None:
     shutil.copytree(wide / "one" / "1", tmp_path / "1")
     rows = np.zeros((1, WIDTH), np.float32)
-    client = await EngineClient.start(order_of([tmp_path / "1"], 20 * MB), FORKS)
-    try:
+    async with limited([tmp_path / "1"], 20 * MB) as client:
         os.truncate(tmp_path / "1" / WEIGHTS, 1000)
         for _ in range(2):
             with pytest.raises(Unavailable, match="could not be brought into memory"):
@@ -144,5 +134,3 @@ async def test_a_client_hears_that_a_model_could_not_be_loaded(wide: Path, tmp_p
         memory = (await client.metrics()).get("memory")
         assert memory is not None
         assert memory["models"]["one"]["failures"] == 1
-    finally:
-        await client.close()

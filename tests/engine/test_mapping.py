@@ -196,36 +196,36 @@ def test_a_condition_holds_or_does_not(tmp_path: Path, expression: str, holds: b
     assert computed(tmp_path, expression) == holds
 
 
-@pytest.mark.parametrize("comparison", ["max(row) > 0", "max(row) < 0", "max(row) == 0"])
-def test_what_is_no_number_compares_with_nothing(tmp_path: Path, comparison: str) -> None:
-    assert not computed(tmp_path, comparison, row=np.full(7, np.nan, "float32"))
+BOX_CUT = "crop_to(image, box, 3, 3)"
+CORNER = "crop(image, box[0], 0, 2, 8)"
 
 
 @pytest.mark.parametrize(
-    ("box", "piece"),
+    ("expression", "given", "wanted"),
     [
-        ([0.0, 0.0, 1.0, 1.0], IMAGE),
-        ([-5.0, -0.1, 7.0, 1.1], IMAGE),
-        ([0.5, 0.5, 0.5, 0.5], IMAGE[:, 3:4, 4:5]),
-        ([0.9, 0.9, 0.1, 0.1], IMAGE[:, 5:6, 7:8]),
-        ([3.0, 3.0, 4.0, 4.0], IMAGE[:, 5:6, 7:8]),
-        ([-4.0, -4.0, -3.0, -3.0], IMAGE[:, :1, :1]),
+        # A box is cut off at the edges, and has a pixel at least.
+        (BOX_CUT, {"box": [0.0, 0.0, 1.0, 1.0]}, resized(IMAGE, 3, 3)),
+        (BOX_CUT, {"box": [-5.0, -0.1, 7.0, 1.1]}, resized(IMAGE, 3, 3)),
+        (BOX_CUT, {"box": [0.5, 0.5, 0.5, 0.5]}, resized(IMAGE[:, 3:4, 4:5], 3, 3)),
+        (BOX_CUT, {"box": [0.9, 0.9, 0.1, 0.1]}, resized(IMAGE[:, 5:6, 7:8], 3, 3)),
+        (BOX_CUT, {"box": [3.0, 3.0, 4.0, 4.0]}, resized(IMAGE[:, 5:6, 7:8], 3, 3)),
+        (BOX_CUT, {"box": [-4.0, -4.0, -3.0, -3.0]}, resized(IMAGE[:, :1, :1], 3, 3)),
+        # A corner that was computed is moved inside.
+        (CORNER, {"box": [-7.0] * 4}, IMAGE[:, :2]),
+        (CORNER, {"box": [1.9] * 4}, IMAGE[:, 1:3]),
+        (CORNER, {"box": [40.0] * 4}, IMAGE[:, 4:]),
+        # Equal numbers are ranked in their order, and what is no number compares with nothing.
+        ("top_indices(row, 7)", {"row": [1, 3, 3, 0, 3, 1, 2]}, [1, 2, 4, 6, 0, 5, 3]),
+        ("max(row) > 0", {"row": [np.nan] * 7}, False),
+        ("max(row) == 0", {"row": [np.nan] * 7}, False),
+        ("max(row) > 0.1", {"row": [0.1] * 7}, True),  # as float32, 0.1 is more than 0.1
     ],
 )
-def test_a_box_is_cut_off_at_the_edges_and_has_a_pixel_at_least(tmp_path: Path, box: list[float], piece: Array) -> None:
-    made = computed(tmp_path, "crop_to(image, box, 3, 3)", box=np.array(box, "float32"))
-    np.testing.assert_allclose(made, resized(piece, 3, 3), atol=1e-5)
-
-
-@pytest.mark.parametrize(("corner", "first"), [(-7.0, 0), (1.9, 1), (40.0, 4)])
-def test_a_corner_that_was_computed_is_moved_inside(tmp_path: Path, corner: float, first: int) -> None:
-    made = computed(tmp_path, "crop(image, box[0], 0, 2, 8)", box=np.full(4, corner, "float32"))
-    np.testing.assert_array_equal(made, IMAGE[:, first : first + 2])
-
-
-def test_equal_numbers_are_ranked_in_their_order(tmp_path: Path) -> None:
-    row = np.array([1, 3, 3, 0, 3, 1, 2], "float32")
-    np.testing.assert_array_equal(computed(tmp_path, "top_indices(row, 7)", row=row), [1, 2, 4, 6, 0, 5, 3])
+def test_an_operation_takes_values_of_any_kind(
+    tmp_path: Path, expression: str, given: dict[str, list[float]], wanted: Array
+) -> None:
+    others = {name: np.array(values, "float32") for name, values in given.items()}
+    np.testing.assert_allclose(computed(tmp_path, expression, **others), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("index", [-1, 2, 200])
@@ -334,15 +334,6 @@ def test_a_step_gets_no_values_that_its_model_does_not_take(tmp_path: Path) -> N
     for slot in (1, 2):
         with pytest.raises(InvalidRequest, match="numbers from -1e\\+06 to 1e\\+06"):
             bench.mappings.map(Map("made", (slot,), (slot,), 0, (0,)))
-
-
-def test_rows_are_judged_together_as_exactly_as_alone(tmp_path: Path) -> None:
-    bench = Bench(read(tmp_path, JOIN.replace("argmax(left.output) == 0", "max(left.output) > 0.1")))
-    outputs = bench.slots["animals"].outputs[0]
-    for slot, most in enumerate((0.1, 0.05, 0.2)):  # as float32, 0.1 is more than 0.1
-        outputs[bench.row(0, 0, slot)] = most
-    together = Branch("traffic", (1, 2, 3), (0, 1, 2), (1,), (0, -1))
-    assert bench.mappings.branch(together) == ((True,), (False,), (True,))
 
 
 def test_a_condition_that_one_row_does_not_need_is_read_for_others(tmp_path: Path) -> None:

@@ -25,12 +25,15 @@ from latebind.program.pieces import NotResident, Piece
 from latebind.program.program import Program
 from latebind.repository.directory import WEIGHTS
 from latebind.repository.listing import find_models
+from latebind.repository.tensors import BytesRead
 from tests.digits import Built
 from tests.engine.resident import MB, WIDTH, mapped_bytes
-from tests.engine.test_crew import EACH, workers_over
+from tests.engine.rows import memory_of
 from tests.engine.weighed import Weighed
 from tests.forked import printed_by
 from tests.program.test_backends import usable
+
+EACH = 20
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
@@ -104,6 +107,34 @@ def test_a_file_that_was_cut_short_fails_loudly_and_nothing_of_it_stays(wide: Pa
     assert mapped_bytes(os.getpid(), file) == 0
     with pytest.raises(RepositoryError, match="differs from the manifest"):
         open_model(tmp_path / "1", EngineConfig())
+
+
+class Stub(Piece):
+    """A piece that is there or not; with `fails` it cannot be loaded."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        super().__init__((), (), backend="eager")
+        self.there, self._fails = False, fails
+
+    def load(self) -> BytesRead:
+        if self._fails:
+            raise MemoryError
+        self.there = True
+        return BytesRead()
+
+    def unload(self) -> None:
+        self.there = False
+
+
+def test_of_a_model_of_which_a_piece_cannot_be_loaded_those_before_are_let_go() -> None:
+    pieces, heard = (Stub(), Stub(), Stub(fails=True)), SimpleQueue[Loaded | LoadFailed]()
+    loader = Loader({"net": pieces})
+    loader.start(heard.put)
+    loader.perform(Load("net", (0,)))
+    loader.perform(Load("net", (1, 2)))
+    loader.close()
+    assert [type(heard.get()) for _ in range(2)] == [Loaded, LoadFailed]
+    assert [piece.there for piece in pieces] == [True, False, False]
 
 
 def test_loads_and_evictions_are_performed_in_the_order_in_which_they_were_told(wide: Path) -> None:
@@ -183,7 +214,8 @@ def test_twins_have_a_stage_as_long_as_it_is_loaded(wide: Path) -> None:
 def test_a_worker_goes_on_without_a_learned_cache_that_is_not_there_and_asks_one_that_has_come(built: Built) -> None:
     opened = open_model(built.directory.path, EngineConfig())
     spec, stage = opened.model.spec, opened.behind[0]
-    (worker,), rows = workers_over([opened.model])
+    memory = memory_of(spec, rows=EACH)
+    worker, rows = Worker({spec.name: opened.model}, memory), memory.models[0]
     everyone = tuple(range(EACH))
     rows.inputs[0][:] = built.unseen[:EACH].numpy()
     found = []

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,34 +20,8 @@ from latebind.repository.listing import find_served
 from latebind.server.calls import Call
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 from latebind.server.service import Service
-from tests.engine.started import Started, check_refused, started, until_slots_are_free
-from tests.forked import FORKS
+from tests.engine.started import Started, check_refused, engine, soon, started, until_slots_are_free
 from tests.querying import ANIMALS, CARS, Floats, Gate, Join, by_hand, rows_going, traffic
-
-
-@asynccontextmanager
-async def engine(
-    place: Path,
-    *names: str,
-    config: EngineConfig | None = None,
-    policy: PolicyConfig | None = None,
-    log: Path | None = None,
-    memory: int = 0,
-) -> AsyncIterator[EngineClient]:
-    models, queries = find_served(place, names)
-    order = EngineOrder(
-        tuple(map(str, models)),
-        config or EngineConfig(),
-        policy or PolicyConfig(),
-        str(log) if log else None,
-        residency=ResidencyConfig(memory),
-        queries=tuple(map(str, queries)),
-    )
-    client = await EngineClient.start(order, FORKS)
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +30,6 @@ def all_queries(queried: Path) -> Iterator[Started]:
     models, queries = (tuple(map(str, found)) for found in find_served(queried, ()))
     with started(EngineOrder(models, EngineConfig(workers=2), PolicyConfig(), queries=queries)) as found:
         yield found
-
-
-def soon() -> float:
-    return time.monotonic() + 60
 
 
 async def expiry(client: EngineClient, query: str) -> str:
@@ -91,16 +61,6 @@ async def until_all_is_free(client: EngineClient) -> None:
     assert not client.sent
 
 
-async def test_rows_of_one_call_take_different_branches(all_queries: Started) -> None:
-    client = all_queries.client
-    rows = rows_going([0, 1, 2, 0])
-    answer = await ask(client, "traffic", rows)
-    check(answer.outputs["scores"], traffic(rows))
-    ran = [[step.step for step in steps] for steps in answer.steps]
-    assert ran == [["gate", "cars"], ["gate", "animals"], ["gate"], ["gate", "cars"]]
-    await until_all_is_free(client)
-
-
 async def test_rows_of_one_call_are_one_batch_at_every_step(queried: Path) -> None:
     async with engine(queried, "chain", policy=PolicyConfig("graph")) as client:
         rows = rows_going([0, 1])
@@ -110,16 +70,20 @@ async def test_rows_of_one_call_are_one_batch_at_every_step(queried: Path) -> No
         assert set(map(str, batches.values())) == {"{'2': 1}"}
 
 
-async def test_an_answer_says_who_ran_where_it_left_and_what_it_took(all_queries: Started) -> None:
-    client = all_queries.client
+async def test_rows_of_one_call_take_different_branches_and_the_answer_says_what_ran(all_queries: Started) -> None:
+    client, rows = all_queries.client, rows_going([0, 1, 2, 0])
     begun = time.monotonic()
-    (steps,) = (await ask(client, "traffic", rows_going([0]))).steps
+    answer = await ask(client, "traffic", rows)
     took = time.monotonic() - begun
-    assert [(step.step, step.model) for step in steps] == [("gate", "gate"), ("cars", "cars")]
-    for step in steps:
+    check(answer.outputs["scores"], traffic(rows))
+    ran = [[(step.step, step.model) for step in steps] for steps in answer.steps]
+    gate, cars = ("gate", "gate"), ("cars", "cars")
+    assert ran == [[gate, cars], [gate, ("animals", "animals")], [gate], [gate, cars]]
+    for step in answer.steps[0]:
         assert step.left_at == client.models[step.model].stages - 1
         assert 0.0 < step.spent < took < step.budget
     assert client.deadlines == {"traffic": 20.0}
+    await until_all_is_free(client)
 
 
 class Watching:
@@ -225,7 +189,9 @@ async def test_many_queries_and_requests_for_their_models_each_get_their_own_ans
 
 
 async def test_models_of_a_query_come_to_memory_when_it_asks_for_them(queried: Path) -> None:
-    async with engine(queried, "traffic", config=EngineConfig(slots=4), memory=40_000_000) as client:
+    async with engine(
+        queried, "traffic", config=EngineConfig(slots=4), residency=ResidencyConfig(40_000_000)
+    ) as client:
         rows = rows_going([0, 1])
         answer = await ask(client, "traffic", rows)
         check(answer.outputs["scores"], traffic(rows))

@@ -1,54 +1,35 @@
-"""Engines that stand still: calls are answered at their deadline all the same, it is told, and another takes over."""
+"""Engines with real processes that die, are replaced and stand still: every call ends, and nothing of them is left."""
 
 import asyncio
+import gc
 import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 from typing import cast
 
+import psutil
 import pytest
 
-from latebind.domain.config import EngineConfig, GenerationsConfig, PolicyConfig
-from latebind.domain.errors import Expired, Unavailable
+from latebind.domain.config import EngineConfig
+from latebind.domain.errors import Expired, LatebindError, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines
-from latebind.engine.order import EngineOrder
 from latebind.engine.shared import WORKERS, Running, create_file
 from latebind.forks.client import Forked
 from latebind.queries.scheduler import replayed
-from latebind.repository.listing import Selection
-from tests.engine.started import until_slots_are_free
-from tests.engine.test_engines import ask, is_stopped, kill
+from tests.engine.started import ask, kill, serving, stop, until_slots_are_free
 from tests.forked import FORKS
 
-LONG = 600.0
-
-
-@asynccontextmanager
-async def standing(shop: Path, *, patience: float = LONG) -> AsyncIterator[Engines]:
-    """Have an engine whose process is stopped; it goes on at the end of the block."""
-    config = GenerationsConfig(patience=patience)
-    order = EngineOrder((), EngineConfig(), PolicyConfig())
-    engines = await Engines.start(order, Selection(shop).first(), FORKS, config)
-    process = engines.process_id
-    try:
-        assert await ask(engines) == 2.0
-        await engines.metrics()
-        await engines.picture()
-        os.kill(process, signal.SIGSTOP)
-        while not is_stopped(process):  # a run may end before each of its threads hears of it
-            pass
-        yield engines
-    finally:
-        if engines.process_id == process:
-            os.kill(process, signal.SIGCONT)
-        await engines.close()
+SLOTS = EngineConfig().slots
+CALLS = 3
 
 
 async def until(found: Callable[[], object]) -> None:
@@ -57,103 +38,97 @@ async def until(found: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_call_is_answered_at_its_deadline_though_the_engine_stands_still(scale_shop: Path) -> None:
-    async with standing(scale_shop) as engines:
-        with pytest.raises(Expired, match="by the deadline"):
-            await asyncio.wait_for(ask(engines, seconds=0.05), 30.0)
-        deadline = time.monotonic() + 0.05
-        claim = await engines.claim("scale", 1, deadline=deadline)
-        with pytest.raises(Expired):
-            async with asyncio.timeout(30.0):
-                await anext(claim.stream(deadline=deadline))
-        claim.release()
+async def ask_on(engines: Engines, done: asyncio.Event) -> Counter[object]:
+    """Ask again and again; return how often came which answer or error."""
+    seen: Counter[object] = Counter()
+    while not done.is_set():
+        try:
+            seen[await ask(engines)] += 1
+        except LatebindError as error:
+            seen[type(error)] += 1
+            await asyncio.sleep(0.001)  # what is refused at once lets nobody else run
+    return seen
 
 
-async def test_the_slot_of_a_call_that_has_its_answer_is_the_engine_s_until_that_goes_on(scale_shop: Path) -> None:
-    async with standing(scale_shop) as engines:
-        engine = engines._engine
-        assert engine is not None
-        with pytest.raises(Expired):
-            await ask(engines, seconds=0.05)
-        claims = engine._claims["scale"]
-        assert claims.free == len(claims) - 1
-        os.kill(engines.process_id, signal.SIGCONT)
-        await until_slots_are_free(engine, seconds=60.0)
-        assert not engine.sent
-        assert await ask(engines) == 2.0
+async def test_callers_see_no_error_when_a_version_takes_over_and_one_each_at_most_when_an_engine_dies(
+    scales: Path, scale_shop: Path
+) -> None:
+    async with serving(scale_shop) as (engines, catalogue):
+        done = asyncio.Event()
+        calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+        copytree(scales / "later" / "scale" / "2", scale_shop / "scale" / "2")
+        assert await catalogue.reload() == ["scale"]
+        assert await ask(engines) == 3.0
+        await until(lambda: not engines._ending)
+        done.set()
+        assert set(sum([await call for call in calls], Counter[object]())) == {2.0, 3.0}
+        done.clear()
+        calls = [asyncio.create_task(ask_on(engines, done)) for _ in range(4)]
+        await asyncio.sleep(0)
+        await kill(engines)
+        assert await ask(engines) == 3.0  # waits for the next
+        done.set()
+        seen = sum([await call for call in calls], Counter[object]())
+        assert set(seen) - {Unavailable} == {3.0}
+        assert seen[Unavailable] <= 4
 
 
-async def test_figures_and_picture_are_what_the_engine_told_last_and_how_long_ago(scale_shop: Path) -> None:
-    async with standing(scale_shop) as engines:
-        async with asyncio.timeout(30.0):
-            figures, picture = await engines.metrics(), await engines.picture()
-            assert not await engines.traces()
-            assert (await engines.metrics())["age"] > figures["age"] > 0.0
-        assert figures["models"]["scale"]["requests"]["answered"] == 1
-        assert picture.age > 0.0
-        assert picture.models.keys() == {"scale"}
-        os.kill(engines.process_id, signal.SIGCONT)
-        engine = engines._engine
-        assert engine is not None
-        await until(lambda: not engine.owes_answer)
-        assert "age" not in await engines.metrics()
+async def test_no_process_is_left_when_all_is_closed(scale_shop: Path) -> None:
+    FORKS.warm()
+    before = set(psutil.Process().children(recursive=True))
+    async with serving(scale_shop) as (engines, _):
+        assert len(set(psutil.Process().children(recursive=True)) - before) == 1
+        os.kill(engines.process_id, signal.SIGKILL)
+    assert not set(psutil.Process().children(recursive=True)) - before  # of which some may end meanwhile
 
 
-async def test_who_stands_still_is_not_ready_until_it_goes_on(
+async def test_calls_end_at_their_deadline_though_the_engine_stands_still_and_it_keeps_their_slots(
     scale_shop: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.WARNING):
-        async with standing(scale_shop) as engines:
-            process, engine = engines.process_id, engines._engine
-            assert engine is not None
+    async with serving(scale_shop) as (engines, _):
+        process, engine = engines.process_id, engines._engine
+        assert engine is not None
+        await engines.metrics()
+        with caplog.at_level(logging.WARNING):
+            stop(engines)
+            with pytest.raises(Expired, match="by the deadline"):
+                await asyncio.wait_for(ask(engines, seconds=0.05), 30.0)
+            deadline = time.monotonic() + 0.05
+            with await engines.claim("scale", 1, deadline=deadline) as claim, pytest.raises(Expired):
+                await asyncio.wait_for(anext(claim.stream(deadline=deadline)), 30.0)
+            assert engine._claims["scale"].free == SLOTS - 2, "the engine may still write to them"
+            assert (await engines.metrics())["age"] > 0.0
+            assert not await engines.traces()
             await until(lambda: engine.late)
-            assert not engines.ready("scale")
-            assert engines.live()
+            assert (engines.ready("scale"), engines.live()) == (False, True)
             os.kill(process, signal.SIGCONT)
-            await until(lambda: not engine.late)
-            await until(lambda: engines.ready("scale"))
-            assert engines.process_id == process
+            await until(lambda: engines.ready("scale") and not engine.late and not engine.owes_answer)
+        await until_slots_are_free(engine)
+        assert not engine.sent
+        assert "age" not in await engines.metrics()
+        assert (await ask(engines), engines.process_id) == (2.0, process)
     assert "the engine stands still: nobody has listened for" in caplog.text
     assert "the engine goes on" in caplog.text
 
 
-async def test_who_stands_still_for_too_long_is_replaced(scale_shop: Path) -> None:
-    async with standing(scale_shop, patience=0.1) as engines:
+async def test_an_engine_that_stands_still_for_too_long_is_replaced_and_what_each_decided_replays_alike(
+    scale_shop: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "events"
+    async with serving(scale_shop, patience=0.1, log=log) as (engines, _):
         process = engines.process_id
+        await asyncio.gather(*[ask(engines) for _ in range(100)])
+        stop(engines)
         with pytest.raises(Unavailable, match="send it again"):
             await ask(engines)
         assert await ask(engines) == 2.0
         assert engines.process_id != process
         assert (await engines.metrics())["restarts"] == 1
-
-
-async def test_what_engines_decided_that_stood_still_and_were_killed_replays_alike_every_time(
-    scale_shop: Path, tmp_path: Path
-) -> None:
-    log = tmp_path / "events"
-    order = EngineOrder((), EngineConfig(), PolicyConfig(), event_log=str(log))
-    engines = await Engines.start(order, Selection(scale_shop).first(), FORKS)
-    try:
-        for _ in range(2):
-            await asyncio.gather(*[ask(engines) for _ in range(100)])
-            os.kill(engines.process_id, signal.SIGSTOP)
-            await until(lambda: is_stopped(engines.process_id))
-            with pytest.raises(Expired):
-                await ask(engines, seconds=0.05)
-            os.kill(engines.process_id, signal.SIGCONT)
-            await asyncio.gather(*[ask(engines) for _ in range(20)])
-            await kill(engines)
-        assert await ask(engines) == 2.0
-    finally:
-        await engines.close()
     files = sorted(tmp_path.glob("events*"))
-    assert len(files) == 3
+    assert len(files) == 2
     for file in files:
-        found = set()
-        for _ in range(6):
-            with file.open("rb") as opened:
-                found.add(replayed(*read_log(opened)))
-        ((events, actions, differs),) = found
+        with file.open("rb") as opened:
+            events, actions, differs = replayed(*read_log(opened))
         assert not differs
         assert min(events, actions) > 0
 
@@ -185,12 +160,67 @@ def at_the_frontend() -> Iterator[tuple[EngineClient, Running]]:
             os.close(file)
 
 
-async def test_only_those_are_to_blame_for_an_engine_that_stood_still_that_were_late() -> None:
+async def test_only_models_that_were_late_are_to_blame_for_an_engine_that_stood_still() -> None:
     with at_the_frontend() as (client, running):
-        running.begin(WORKERS, 1, 0, LONG)
+        running.begin(WORKERS, 1, 0, 600.0)
         running.begin(WORKERS + 1, 2, 0, -1.0)
         assert client.ran() == (0, 1)
         client.look()
         client.look(patience=0.0)
         assert client.ran() == (1,)
         assert cast(Process, client._process).killed == 1
+
+
+# What is left of an engine: nothing, without a collection, for those of a serving process are rare.
+
+
+def descriptors() -> list[str]:
+    """Return what this process has open, by its kind."""
+    found = [Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
+    return sorted(str(one.readlink()).split("[")[0] for one in found if one.is_symlink())
+
+
+async def settled(engines: Engines) -> list[str]:
+    """Return the descriptors once the engine before has ended."""
+    while engines._tasks:
+        await asyncio.wait(engines._tasks)
+    await asyncio.sleep(0)  # transports close their sockets one turn of the loop after they are told to
+    return descriptors()
+
+
+async def _kill_under(engines: Engines, count: int) -> None:
+    """Kill the engine under so many calls, of which some may wait for slots."""
+    engine = engines._engine
+    assert engine is not None
+    stop(engines)
+    calls = [asyncio.create_task(ask(engines)) for _ in range(count)]
+    while len(engine.sent) < min(count, SLOTS):
+        await asyncio.sleep(0)
+    await kill(engines)
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(end) for end in ends} == {Unavailable}
+
+
+ENDS: dict[str, Callable[[Engines], Coroutine[None, None, None]]] = {
+    "idle": kill,
+    "under calls": lambda engines: _kill_under(engines, CALLS),
+    "while calls wait": lambda engines: _kill_under(engines, SLOTS + CALLS),
+    "replaced": lambda engines: engines.change(engines.serving, tried=()),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_descriptors_of_an_engine_go_with_it(scale_shop: Path, end: str) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(scale_shop) as (engines, _):
+            assert await ask(engines) == 2.0
+            await engines.metrics()
+            before = await settled(engines)
+            for _ in range(3):
+                await ENDS[end](engines)
+                assert await ask(engines) == 2.0
+                assert await settled(engines) == before
+    finally:
+        gc.enable()

@@ -14,15 +14,13 @@ from weakref import ref
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.actions import Run
-from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve, ModelCosts
-from latebind.domain.events import Arrived, Exited, StageDone
+from latebind.domain.events import Exited, StageDone
 from latebind.engine.crew import LoadedModel, load_model
 from latebind.engine.shared import By, ModelSlots, Owners
 from latebind.engine.worker import (
@@ -39,13 +37,10 @@ from latebind.program.pieces import NotResident
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.scheduler import Scheduler
 from tests.digits import Built
 from tests.engine.rows import memory_of
 from tests.engine.test_interleavings import LOOKED, RATES, SPEC, STAGES
 from tests.halves import at_half, chain
-from tests.networks import Chain
-from tests.playing import play
 
 SLOTS = 12
 
@@ -61,13 +56,6 @@ def with_worker(model: LoadedModel) -> tuple[Worker, ModelSlots]:
     rows = memory.models[0]
     rows.inputs[0][:] = np.random.default_rng(0).standard_normal(rows.inputs[0].shape)
     return Worker({model.spec.name: model}, memory), rows
-
-
-def check(rows: ModelSlots, slots: list[int]) -> None:
-    """Compare the answers in these slots with what the module makes of each input by itself."""
-    found, inputs = torch.from_numpy(rows.outputs[0]), torch.from_numpy(rows.inputs[0])
-    wanted = torch.cat([Chain()(inputs[slot : slot + 1]) for slot in slots])
-    torch.testing.assert_close(found[slots], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_the_first_stage_sees_the_slots_themselves_where_they_follow_each_other(model: LoadedModel) -> None:
@@ -90,22 +78,6 @@ def test_the_first_stage_sees_the_slots_themselves_where_they_follow_each_other(
     assert not here <= apart < here + SLOTS * row
 
 
-@settings(max_examples=50)
-@given(data=st.data(), policy=st.sampled_from(("lazy+", "late")))
-def test_whatever_the_schedule_answers_are_those_of_requests_alone(
-    model: LoadedModel, data: st.DataObject, policy: str
-) -> None:
-    worker, rows = with_worker(model)
-    hopes = dict.fromkeys(range(model.spec.stages - 1), 0.2)  # in vain, but who goes on with whom hangs on them
-    served = ServedModel(model.spec, replace(model.costs, hit_rates=hopes), SLOTS)
-    scheduler = Scheduler(SchedulerConfig((served,), 1, PolicyConfig(policy, max_batch=4, shed=False)))
-    coming = [Arrived("chain", 1e9, (slot,), (slot,)) for slot in range(SLOTS)]
-    replies = list(play(worker, scheduler, coming, lambda: data.draw(st.booleans())))
-    assert sorted(reply.request for reply in replies) == list(range(SLOTS))
-    with torch.inference_mode():
-        check(rows, list(range(SLOTS)))
-
-
 def begun(requests: tuple[int, ...]) -> tuple[Owners, Activations]:
     """Return the activations of a worker that these requests have begun on, each in the slot of its number."""
     owners = Owners()
@@ -123,7 +95,7 @@ def test_of_a_request_that_has_ended_nothing_is_kept() -> None:
     kept.keep(Batch((1, 2, 3), (output,)))
     owners.end(1)
     kept.put_aside()
-    (row,) = cast(Batch, owners.activation(2)).tensors
+    (row,) = owners.live[2].activation.tensors
     assert row.untyped_storage().nbytes() == 4, "a row keeps those of others"
     gone = [ref(row), ref(output)]
     del row, output

@@ -18,7 +18,7 @@ from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import Selection
 from latebind.server.frontend import Frontend
-from tests.engine.test_engines import is_stopped
+from tests.engine.started import is_stopped
 from tests.forked import FORKS
 from tests.versions import QUERY, WIDTH, add_version
 

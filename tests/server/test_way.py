@@ -110,8 +110,9 @@ async def check(trace: Trace, transport: str, call: Callable[[], Awaitable[objec
         traces.append((trace.to_run, trace.back))
     to_run, back = (set.intersection(*(set(one[way]) for one in traces)) for way in (0, 1))
     assert to_run == set(listed(f"{transport}, to `Run`"))
-    counted = {file for file in back if file.startswith("domain/")}  # figures, of a driver that was not interrupted
-    assert back - counted == set(listed(f"{transport}, back"))
+    # A driver that was not interrupted counts figures and listens again before the frontend has answered.
+    others = {file for file in back if file.startswith("domain/") or file == "engine/process.py"}
+    assert back - others == set(listed(f"{transport}, back"))
 
 
 @pytest.mark.skipif(is_compiled(), reason="compiled functions are not traced")

@@ -50,14 +50,9 @@ class Pace:
         self._then = 1.0, 0.0  # factor and launch at the last such change
         self._least = least
         self._known = False  # whether any launch has differed from the profile
-        self._launches = 1  # the observed launches that count, the profile counting as one
+        self.launches = 1  # the observed launches that count, the profile counting as one
         self._expected = self._seen = 0.0  # average seconds by the profile, and as observed
         self._variance = self._covariance = 0.0
-
-    @property
-    def doubted(self) -> bool:
-        """Whether nothing that was observed counts any more."""
-        return self._launches == 0
 
     def level(self) -> float:
         """Return the average seconds of launches, over what they would take without the fixed cost."""
@@ -70,8 +65,8 @@ class Pace:
                 return
             self._known = True
             self._expected = self._seen = expected
-        self._launches += 1
-        latest = 1.0 / self._launches
+        self.launches += 1
+        latest = 1.0 / self.launches
         if latest <= LATEST_LAUNCH:
             latest, seconds = LATEST_LAUNCH, min(seconds, LONGEST * (self.factor * expected + self.launch))
         apart, other = expected - self._expected, seconds - self._seen
@@ -88,7 +83,7 @@ class Pace:
         machine may not hold any more, and the profile may have been taken on one.
         """
         self.changes += 1
-        self._known, self._launches = True, 0
+        self._known, self.launches = True, 0
         self.factor, self.launch = self._then = LEAST_FACTOR, 0.0
 
     def _fit(self) -> None:
@@ -204,7 +199,7 @@ class Estimate:
     @property
     def doubted(self) -> bool:
         """Whether it was doubted and no launch has shown more since."""
-        return self.pace.doubted or self.decoding.doubted
+        return 0 in {self.pace.launches, self.decoding.launches}
 
     def doubt(self) -> None:
         """Believe the least until launches show more."""

@@ -3,7 +3,7 @@
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from latebind.program import measure
 from tests.working import CALL, measured_by_work
@@ -16,22 +16,6 @@ def test_what_computes_more_takes_longer_and_always_as_long() -> None:
     with measured_by_work():
         seconds = [measure.time_call(partial(layer, ROWS)) for layer in (narrow, wide, wide)]
     assert CALL < seconds[0] < seconds[1] == seconds[2]
-
-
-def test_stages_in_a_chain_are_measured_by_their_work_too() -> None:
-    narrow, wide = nn.Linear(64, 10), nn.Linear(10, 1_000)
-
-    def first(rows: Tensor) -> tuple[Tensor]:
-        return (narrow(rows),)
-
-    def second(rows: Tensor) -> tuple[Tensor]:
-        return (wide(rows),)
-
-    with measured_by_work():
-        profiles = [measure.profile_stages((first, second), (ROWS,), (1, 8)) for _ in range(2)]
-        alone = measure.time_call(partial(narrow, ROWS))
-    assert profiles[0] == profiles[1]
-    assert profiles[0][0].at(8) == alone
 
 
 def test_time_is_measured_again_afterwards() -> None:

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -52,12 +52,7 @@ class RemoteVersion:
         return f"{self.place}/{name}" if self.place else name
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteListing:
-    """The content of a store: model versions, and the names of query files."""
-
-    versions: tuple[RemoteVersion, ...]
-    queries: tuple[str, ...]
+RemoteListing = tuple[tuple[RemoteVersion, ...], tuple[str, ...]]  # all versions, and the names of query files
 
 
 class Remote:
@@ -134,7 +129,7 @@ def arrange(files: Mapping[str, int], root: str) -> RemoteListing:
                 within[folder]["/".join(parts[count:])] = size
     found = {named: RemoteVersion(*named, folder, within[folder]) for folder, named in sorted(tops.items())}
     queries = tuple(place for place in plain if "/" not in place and place.endswith(ENDING))
-    return RemoteListing(tuple(found.values()), queries)
+    return tuple(found.values()), queries
 
 
 def _named(folder: str, root: str) -> tuple[str, str] | None:
@@ -177,13 +172,13 @@ class Mirror:
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # against other processes; released however this one ends
-            there = self._remote.look()
-            if not there.versions:
+            there, queries_there = self._remote.look()
+            if not there:
                 raise RepositoryError(f"{self._remote.shown} holds no model: put there what `latebind build` made")
-            self._fetch_queries(there)
+            self._fetch_queries(queries_there)
             queries = find_queries(self.folder, names) if names else []
             wanted = {*names, *(model for path in queries for model in model_names(path))}  # with none, all are
-            versions = [found for found in there.versions if not wanted or found.name in wanted]
+            versions = [found for found in there if not wanted or found.name in wanted]
             whole = [(found, manifest) for found in versions if (manifest := self._manifest(found))]
             held = _bytes(manifest for _, manifest in whole)
             if held > self._most:
@@ -200,10 +195,10 @@ class Mirror:
                 )
             for found, manifest in new:
                 self._fetch(found, manifest)
-            self._drop(there)
+            self._drop(there, queries_there)
 
-    def _fetch_queries(self, there: RemoteListing) -> None:
-        for name in there.queries:
+    def _fetch_queries(self, names: Iterable[str]) -> None:
+        for name in names:
             data = self._remote.read(name, MAX_QUERY_BYTES)
             path = self.folder / name
             if not path.is_file() or path.read_bytes() != data:
@@ -244,15 +239,15 @@ class Mirror:
         except RepositoryError as error:
             logger.error("%s version %s stays as it is: %s", found.name, found.version, error)
 
-    def _drop(self, there: RemoteListing) -> None:
+    def _drop(self, versions: Iterable[RemoteVersion], queries: Collection[str]) -> None:
         """Remove versions and queries that have gone there, and unfinished ones here."""
-        kept = {self._path(found) for found in there.versions}
+        kept = {self._path(found) for found in versions}
         for listed in Repository(self.folder).models():
             if listed.path not in kept:
                 listed.path.rename(aside := listed.path.with_name(f".{listed.version}.gone"))
                 shutil.rmtree(aside, ignore_errors=True)
         for path in find_queries(self.folder):
-            if path.name not in there.queries:
+            if path.name not in queries:
                 path.unlink()
         for left in self.folder.glob("*/.*"):
             if UNFINISHED.fullmatch(left.name):

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from latebind.bench.client import Caller, encode
 from latebind.bench.server import launched, serving
+from latebind.cli.build import Promised
+from latebind.cli.commands import flattened
 from latebind.cli.main import app
 from tests.digits import Built
 from tests.querying import rows_going
@@ -39,6 +41,22 @@ def test_every_command_explains_itself(command: str) -> None:
     code, output = run(*command.split(), "--help")
     assert code == 0
     assert "Usage" in output
+
+
+def test_options_of_a_group_stand_in_its_place_and_in_its_panel_if_it_has_one() -> None:
+    _, output = run("build", "--help")
+    first, _, training = output.partition(" Training learned caches ")
+    assert "--weights" in first
+    assert "--lessons" in training.partition(" What learned caches promise ")[0]
+    assert run("calibrate", "models", "--data", "rows.npz")[0] == 2  # --model has no default
+
+
+def test_a_name_in_two_groups_is_refused() -> None:
+    def twice(some: Promised, others: Promised) -> None:
+        del some, others
+
+    with pytest.raises(ValueError, match="duplicate parameter name: 'fidelity'"):
+        flattened(twice)
 
 
 def test_a_module_is_built_listed_and_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +150,21 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
     [
         ("build tests.networks:Chain", "--input is missing"),
         ("build tests.networks:Chain --input image=3x8", "write it as image=float32"),
-        ("build nowhere:Chain --input image=float32:3x8x8", "cannot be imported"),
+        (
+            "build nowhere:Chain --input image=float32:3x8x8",
+            "cannot be imported: No module named 'nowhere'; is its folder",
+        ),
         ("build tests.networks --input image=float32:3x8x8", "package.module:function"),
+        ("build tests/networks.py:Chain --input x=float32:4", "write the module, tests.networks:Chain"),
+        ("build tests.networks:Chains --input x=float32:4", "has no 'Chains': did you mean 'Chain'?"),
+        ("build torch.nn:NoSuchLayer --input x=float32:4", "torch.nn has no 'NoSuchLayer'"),
         ("build os:getcwd --input image=float32:3x8x8", "must make a torch.nn.Module"),
         ("build tests.cli.test_commands:refuses --input image=float32:3x8x8", "raised ValueError: no checkpoint"),
         ("build tests.networks:Chain --input x=float32:9999999999x9999999999", "two such rows are larger than memory"),
+        ("build tests.networks:Chain --input x=int64:99999999999999999999", "two such rows are larger than memory"),
+        (f"{CHAIN} --seed -1", "--seed -1: give a whole number of 0 or more"),
         (f"{CHAIN} --name ../up", "a name has letters"),
-        (f"{CHAIN} --weights none.safetensors", "cannot be read"),
+        (f"{CHAIN} --weights none.safetensors", "error: none.safetensors cannot be read: No such file or directory\n"),
         (f"{CHAIN} --weights {__file__}", "is no .safetensors file"),
         (f"{CHAIN} --threads 0", "threads 0: both must be 1 or more"),
         (f"{CHAIN} --fidelity 97", "give the share of equal answers"),

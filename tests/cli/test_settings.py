@@ -29,31 +29,19 @@ def crew(
 
 
 @pytest.mark.usefixtures("eight_cores")
-def test_where_nobody_says_each_core_but_the_frontends_has_a_worker(tmp_path: Path) -> None:
+def test_where_nobody_says_each_core_but_the_frontends_has_a_worker_and_what_is_said_holds(tmp_path: Path) -> None:
     assert crew(tmp_path) == (7, 1)
     assert crew(tmp_path, "[server]\nport = 1\n[engine]\nslots = 8\n") == (7, 1)
     assert crew(tmp_path, "[engine]\nthreads = 2\n") == (3, 2)
     assert crew(tmp_path, threads=3) == (2, 3)
     assert crew(tmp_path, cores="1,2") == (2, 1)
-
-
-@pytest.mark.usefixtures("eight_cores")
-def test_what_is_said_holds(tmp_path: Path) -> None:
     assert crew(tmp_path, "[engine]\nworkers = 1\n") == (1, 1)
     assert crew(tmp_path, workers=2) == (2, 1)
     assert crew(tmp_path, "[engine]\ngranularities = [1, 2]\nthreads = 2\n") == (2, 2)
     with pytest.raises(ConfigError, match="both say how many workers there are"):
         crew(tmp_path, "[engine]\ngranularities = [1, 2]\n", workers=2)
-
-
-@pytest.mark.usefixtures("eight_cores")
-def test_a_replica_has_the_cores_that_it_asks_for(tmp_path: Path) -> None:
-    assert crew(tmp_path, on="ray") == (1, 1)
+    assert crew(tmp_path, on="ray") == (1, 1)  # a replica has the cores that it asks for
     assert crew(tmp_path, on="ray", cpus=4.0) == (3, 1)
     assert crew(tmp_path, on="ray", cpus=0.5) == (1, 1)
-
-
-@pytest.mark.usefixtures("eight_cores")
-def test_an_engine_with_cores_of_its_own_leaves_one_to_the_frontend_all_the_same() -> None:
-    assert beside_frontend(EngineConfig(cores=(4, 5, 6))) == 3
+    assert beside_frontend(EngineConfig(cores=(4, 5, 6))) == 3  # one is left to the frontend all the same
     assert beside_frontend(EngineConfig(cores=tuple(range(8)))) == 7

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.cli.sources import example_inputs, load_module, load_rows, load_samples
+from latebind.cli.sources import example_inputs, load_rows
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples
 
@@ -41,50 +41,10 @@ def test_an_option_without_a_value_or_that_a_function_does_not_take_is_refused(
         load_rows(data, [given])
 
 
-@pytest.mark.parametrize(
-    ("reference", "said"),
-    [
-        ("tests/cli/test_sources.py:rows", "write the module, tests.cli.test_sources:rows"),
-        ("./tests/digits.py:network", "write the module, tests.digits:network"),
-        ("tests.cli.test_sources:load_row", "tests.cli.test_sources has no 'load_row': did you mean 'load_rows'?"),
-        ("no_such_models:network", "is its folder the working directory?"),
-        ("torch.nn:NoSuchLayer", "torch.nn has no 'NoSuchLayer'"),
-    ],
-)
-def test_a_file_or_a_name_that_is_nearly_right_is_told_how_to_write_it(reference: str, said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        load_module(reference, None)
-    assert said in str(refused.value)
-    assert ("working directory" in str(refused.value)) is ("no_such" in reference)
-
-
-def test_weights_that_are_not_there_are_named_once(tmp_path: Path) -> None:
-    missing = tmp_path / "missing.safetensors"
-    with pytest.raises(ConfigError) as refused:
-        load_module("torch.nn:Identity", missing)
-    assert str(refused.value) == f"{missing} cannot be read: No such file or directory"
-
-
 def test_a_mask_of_examples_hides_nothing() -> None:
     made = example_inputs(["input_ids=int64:4", "attention_mask=int64:4"], seed=2**63 - 1)
     assert made["input_ids"].sum() == 0
     assert bool((made["attention_mask"] == 1).all())
-
-
-@pytest.mark.parametrize("shape", ["9999999999x9999999999", "99999999999999999999", "3x999999999999999"])
-@pytest.mark.parametrize("dtype", ["float32", "int64"])
-def test_an_input_larger_than_memory_is_told(dtype: str, shape: str) -> None:
-    with pytest.raises(ConfigError, match=f"^'x={dtype}:{shape}': two such rows are larger than memory$"):
-        example_inputs([f"x={dtype}:{shape}"], seed=0)
-
-
-@pytest.mark.parametrize("seed", [-1, 10**23])
-def test_a_seed_that_no_generator_takes_is_told_whatever_the_data(seed: int) -> None:
-    for data in ("rows.npz", "tests.cli.test_sources:some_rows"):
-        with pytest.raises(ConfigError, match=f"^--seed {seed}: give a whole number of 0 or more"):
-            load_samples(data, None, seed=seed)
-    with pytest.raises(ConfigError, match=f"--seed {seed}"):
-        example_inputs(["x=float32:2"], seed=seed)
 
 
 @pytest.mark.parametrize("other", ["mask", "labels"])

@@ -74,14 +74,6 @@ def test_where_one_model_is_broken_the_words_are_told_that_serve_the_others(fold
         find_served(folder)
 
 
-def test_models_that_are_whole_are_told_from_others(folder: Path) -> None:
-    (folder / "b" / "1" / "model.json").unlink()
-    whole, wrong = sort_out(folder)
-    assert [directory.path.parent.name for directory in whole] == ["a", "c"]
-    assert list(wrong) == ["b"]
-    assert "model.json is missing" in wrong["b"]
-
-
 def test_a_folder_without_a_model_is_told_and_one_that_is_not_there(tmp_path: Path) -> None:
     for look in (sort_out, find_served):
         with pytest.raises(RepositoryError, match="holds no model: make one with `latebind build`"):

@@ -187,7 +187,7 @@ def test_an_empty_store_takes_nothing_away(store: Path, mirror: Mirror) -> None:
     ],
 )
 def test_names_in_a_listing_lead_nowhere(place: str) -> None:
-    assert arrange({place: 1}, "bucket/models").versions == ()
+    assert arrange({place: 1}, "bucket/models") == ((), ())
 
 
 def test_a_listing_that_names_places_elsewhere_is_not_followed(
@@ -199,8 +199,8 @@ def test_a_listing_that_names_places_elsewhere_is_not_followed(
     found = memory.find("/bucket", detail=True)
     found["/bucket/models/../secret/1/manifest.json"] = found["/bucket/secret/1/manifest.json"]
     monkeypatch.setattr(type(memory), "find", lambda *_, **__: found)
-    listed = Remote("memory://bucket/models").look()
-    assert [(one.name, one.version, sorted(one.files)) for one in listed.versions] == [
+    listed, _ = Remote("memory://bucket/models").look()
+    assert [(one.name, one.version, sorted(one.files)) for one in listed] == [
         ("a", "1", ["manifest.json", "weights.bin"])
     ]
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from itertools import islice, pairwise
 from random import Random
 
 import numpy as np
@@ -112,12 +111,6 @@ def test_a_second_end_of_a_request_is_found() -> None:
     ledger.refuse(3, End.REFUSED, now=1.0)
     ledger.answer(3, Answer("3", questions[3].right), now=2.0)
     assert ledger.faults == {Fault.DUPLICATE: 1}
-
-
-def test_poisson_times_have_their_rate() -> None:
-    times = list(islice(poisson(100.0, Random(0)), 5000))
-    assert times[-1] == pytest.approx(50.0, rel=0.1)
-    assert all(before < after for before, after in pairwise(times))
 
 
 def test_growth_is_counted_from_when_everything_was_used_once() -> None:

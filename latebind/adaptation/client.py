@@ -85,9 +85,8 @@ class AdaptationClient:
         client._tell(msgspec.structs.replace(order, wanted=wanted))
         try:
             started = await _next(reader)
-            if not isinstance(started, Started) or started.error:
-                reason = started.error if isinstance(started, Started) else "the adaptation service did not start"
-                raise ConfigError(reason)
+            if not isinstance(started, Started):
+                raise ConfigError("the adaptation service did not start")
             if len(started.left_out) == len(order.directories):
                 raise NothingToFollow("; ".join(started.left_out.values()))
             client._leave_out(started.left_out)

@@ -87,9 +87,8 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The service is ready, or `error` says why not. It follows all models but those whose numbers are `left_out`."""
+    """The service is ready. It follows all models but those whose numbers are `left_out`."""
 
-    error: str = ""
     left_out: dict[int, str] = {}  # and why
 
 

@@ -80,8 +80,10 @@ class Troubled(Simulator):
         return self._random.random() < self._failures
 
 
-def play(random: Random, policies: tuple[str, ...] = POLICIES, most_calls: int = MOST_CALLS) -> int:
-    """Play one load on one graph, check what became of it and return how many queries there were."""
+def play(
+    random: Random, policies: tuple[str, ...] = POLICIES, most_calls: int = MOST_CALLS
+) -> tuple[list[Record], list[StepEnded]]:
+    """Play one load on one graph and check what became of it; return the ends of its queries and of their steps."""
     models = tuple(
         served(name, stages=random.randint(1, 3), seconds=seconds, max_queued=100, hit_rates=rates)
         for name, seconds, rates in (("a", 0.1, None), ("b", 0.5, None), ("c", 1.0, {0: 0.3}))
@@ -107,7 +109,7 @@ def play(random: Random, policies: tuple[str, ...] = POLICIES, most_calls: int =
     queries = [(request, call) for request, call in numbers if call.steps]
     for request, call in queries:
         _check_query(of, call, request, by_request[request], simulator, sheds=policy.shed)
-    return len(queries)
+    return [by_request[request] for request, _ in queries], simulator.steps
 
 
 def _graph(random: Random, names: list[str]) -> Query:
@@ -188,7 +190,7 @@ def main() -> None:
     seed, count, told = asked.seed, 0, 0
     while count < asked.queries:
         try:
-            count += play(Random(seed), most_calls=MANY_CALLS)
+            count += len(play(Random(seed), most_calls=MANY_CALLS)[0])
         except BaseException:
             print(f"failed with --seed {seed} --queries 1", flush=True)
             raise

@@ -111,40 +111,10 @@ def test_only_the_branch_whose_condition_holds_runs() -> None:
     assert played.tell(Branched((10,), (1, 2), ((False, True),))) == [Map("query", (10,), (3,), 2, (0, NOT_RUN, 0))]
 
 
-def test_where_no_condition_holds_the_query_ends_with_what_it_has() -> None:
-    played = begun(BRANCHES, Mapped((10,), 0), StageDone(0), StageDone(0))
-    assert played.tell(Branched((10,), (1, 2), ((False, False),))) == [
-        Map("query", (10,), (3,), 3, (0, NOT_RUN, NOT_RUN))
-    ]
-    assert ends(played.tell(Mapped((10,), 3)))[-1] == (Outcome.ANSWERED, 0)
-
-
-def test_a_join_waits_for_both_sides_of_a_fork() -> None:
-    played = begun(FORK, workers=2)
-    for event in (Mapped((10,), 0), StageDone(0), StageDone(0)):
-        forked = played.tell(event)
-    assert [action.node for action in forked if isinstance(action, Map)] == [1, 2]
-    played.tell(Mapped((10,), 1))
-    played.tell(Mapped((10,), 2))
-    assert kinds(played.tell(StageDone(0))) == [StepEnded]
-    played.tell(StageDone(1))
-    played.tell(StageDone(1))
-    assert played.tell(StageDone(1))[-1] == Map("query", (10,), (3,), 3, (0, 0, 0, 0))
-
-
 def test_a_step_that_fails_fails_the_query_once_and_names_the_node() -> None:
     played = begun(FORK, Mapped((10,), 0), StageDone(0), StageDone(0), Mapped((10,), 1), Mapped((10,), 2), workers=2)
     assert kinds(played.tell(StageFailed(1))) == [StepEnded]  # node 1 still runs, and its slot is in use
     assert ends(played.tell(StageDone(0)))[-1] == (Outcome.FAILED, 2)
-
-
-def test_conditions_and_inputs_that_cannot_be_worked_out_fail_the_query() -> None:
-    for event in (MapFailed((10,), (1, 2)), MapFailed((10,), (0,))):
-        played = begun(BRANCHES)
-        if len(event.nodes) == 2:
-            for before in (Mapped((10,), 0), StageDone(0), StageDone(0)):
-                played.tell(before)
-        assert ends(played.tell(event))[-1] == (Outcome.FAILED, event.nodes[0])
 
 
 def test_a_cancelled_query_ends_when_what_runs_of_it_has_ended() -> None:
@@ -154,27 +124,11 @@ def test_a_cancelled_query_ends_when_what_runs_of_it_has_ended() -> None:
     assert not played.tell(Cancelled(10))  # its reply was under way
 
 
-def test_a_query_cancelled_while_its_inputs_are_written_runs_nothing() -> None:
-    played = begun(CHAIN)
-    assert not played.tell(Cancelled(10))
-    assert ends(played.tell(Mapped((10,), 0)))[-1] == (Outcome.CANCELLED, NOT_RUN)
-
-
-def test_no_step_starts_after_the_deadline() -> None:
-    played = begun(CHAIN, Mapped((10,), 0), StageDone(0), deadline=0.2)
-    assert ends(played.tell(StageDone(0), later=0.3)) == [(Outcome.ANSWERED, 0), (Outcome.EXPIRED, 1)]
-
-
 def test_who_cannot_be_in_time_with_the_quickest_models_is_refused_at_once() -> None:
     played = Played(CHAIN)  # 20 ms and 10 ms at least
     refused = played.tell(Arrived("query", 0.030, (10, 13), (3, 4)))
     assert refused == [Reply(i, "query", Outcome.REFUSED_LATE, NOT_RUN, 0.0, 0.0) for i in (10, 13)]
     assert kinds(played.tell(Arrived("query", played.now + 0.032, (10,), (3,)))) == [Map]
-
-
-def test_a_branch_that_may_not_be_taken_is_no_reason_to_refuse() -> None:
-    played = Played(BRANCHES)
-    assert kinds(played.tell(Arrived("query", 0.025, (10,), (3,)))) == [Map]
 
 
 def test_a_step_is_due_when_what_must_follow_can_still_be_in_time() -> None:
@@ -227,20 +181,6 @@ def test_steps_that_are_told_of_together_are_one_batch() -> None:
             assert first == [Run(0, "gate", 0, (11,), (SLOTS + 3,))]
 
 
-def test_a_step_that_may_begin_together_with_one_that_fails_does_not() -> None:
-    played = begun(FORK, Mapped((10,), 0), StageDone(0), StageDone(0), workers=2)
-    assert played.tell(Mapped((10,), 1, more=True)) == []
-    ended = ends(played.tell(MapFailed((10,), (2,))))
-    assert ended == [(Outcome.CANCELLED, 1), (Outcome.FAILED, 2)]
-
-
-def test_simulated_looks_of_one_moment_follow_each_other_and_their_steps_begin_together() -> None:
-    simulator = Simulator(config(GATE, SMALL, LARGE, queries=[CHAIN]), mapping=0.001)
-    call = replace(asked(CHAIN, (GATE, SMALL, LARGE), time=1.0), rows=2)
-    records = simulator.run([call])
-    assert [record.latency for record in records] == pytest.approx([records[0].latency] * 2)
-
-
 def test_simulated_queries_take_what_their_models_take_and_leave_early() -> None:
     gate = served("gate", stages=4, hit_rates={0: 0.5})
     of, models = query(*CHAIN.nodes, planner="quickest"), (gate, SMALL, LARGE)
@@ -249,18 +189,6 @@ def test_simulated_queries_take_what_their_models_take_and_leave_early() -> None
     assert [record.latency for record in records] == pytest.approx([0.053, 0.023])
     assert [step.spent for step in simulator.steps] == pytest.approx([0.041, 0.011, 0.011, 0.011])
     assert [step.stage for step in simulator.steps] == [3, 0, 0, 0]
-
-
-def test_planners_count_what_lies_between_steps() -> None:
-    of, models = query(*CHAIN.nodes, planner="equal"), (GATE, SMALL, LARGE)  # 20 ms, then 10 or 30
-
-    def second_model(mapping: float) -> list[str]:
-        simulator = Simulator(config(*models, queries=[of]), mapping=mapping)
-        simulator.run([asked(of, models, time=float(i), allowed=0.055) for i in range(3)])
-        return [step.model for step in simulator.steps if step.node == 1]
-
-    assert second_model(0.0) == ["large"] * 3
-    assert second_model(0.004) == ["small"] * 3  # 55 ms - 4 - 20 - 4 - 4 leave 23
 
 
 def test_what_conditions_turned_out_to_be_changes_what_is_picked_before_them() -> None:
@@ -291,17 +219,6 @@ def test_what_a_query_waited_is_what_its_first_step_waited() -> None:
     assert [reply.request for reply in replies] == [1, 10]
     assert replies[1].waited == pytest.approx(0.003)
     assert replies[1].waited + replies[1].ran == pytest.approx(0.011)
-
-
-def test_a_later_step_that_is_refused_for_want_of_time_makes_the_query_expire() -> None:
-    played = begun(CHAIN, Mapped((10,), 0), StageDone(0), StageDone(0), deadline=0.1)
-    ended = ends(played.tell(Mapped((10,), 1), later=0.08))  # too late for any of 30 ms
-    assert ended == [(Outcome.REFUSED_LATE, 1), (Outcome.EXPIRED, 1)]
-
-
-def test_a_query_cancelled_while_conditions_are_judged_has_no_inputs_written() -> None:
-    played = begun(BRANCHES, Mapped((10,), 0), StageDone(0), StageDone(0), Cancelled(10))
-    assert kinds(played.tell(Branched((10,), (1, 2), ((True, True),)))) == [Reply]
 
 
 def test_a_query_that_is_refused_for_want_of_a_model_has_it_loaded() -> None:
@@ -354,12 +271,3 @@ def test_an_event_about_several_of_which_one_is_unknown_changes_nothing() -> Non
     (run,) = played.tell(Mapped((10, 20), 0))
     assert isinstance(run, Run)
     assert run.requests == (11, 21)
-
-
-def test_of_rows_that_are_mapped_together_those_that_fail_end_alone() -> None:
-    played = Played(CHAIN)
-    played.tell(Arrived("query", 9.0, (10, 20), (3, 4)))
-    (reply,) = played.tell(MapFailed((20,), (0,), more=True))
-    assert isinstance(reply, Reply)
-    assert (reply.request, reply.outcome) == (20, Outcome.FAILED)
-    assert kinds(played.tell(Mapped((10,), 0))) == [Run]

@@ -34,7 +34,7 @@ def figures(seeds: range) -> dict[str, object]:
             options[step.node, step.option] += 1
             budgets += min(step.budget, 100.0)
             spent += step.spent
-            slack += step.slack
+            slack += step.slack or 0.0
     sums = tuple(round(one, 3) for one in (seconds, budgets, spent, slack))
     return {"outcomes": dict(outcomes), "steps": dict(steps), "options": dict(sorted(options.items())), "sums": sums}
 

@@ -81,7 +81,7 @@ class Troubled(Simulator):
 
 
 def play(
-    random: Random, policies: tuple[str, ...] = POLICIES, most_calls: int = MOST_CALLS
+    random: Random, policies: Sequence[str] = POLICIES, most_calls: int = MOST_CALLS, planners: Sequence[str] = ()
 ) -> tuple[list[Record], list[StepEnded]]:
     """Play one load on one graph and check what became of it; return the ends of its queries and of their steps."""
     models = tuple(
@@ -89,7 +89,7 @@ def play(
         for name, seconds, rates in (("a", 0.1, None), ("b", 0.5, None), ("c", 1.0, {0: 0.3}))
     )
     models = tuple(model for model in models if not model.spec.lookups or model.spec.stages > 1)
-    of = _graph(random, [model.spec.name for model in models])
+    of = _graph(random, [model.spec.name for model in models], planners or list(PLANNERS))
     calls = _load(random, of, models, most_calls)
     policy = PolicyConfig(random.choice(policies), shed=random.choice((False, True)))
     settings = SchedulerConfig(models, random.randint(1, 2), policy, queries=(of,), slots=ENOUGH)
@@ -112,7 +112,7 @@ def play(
     return [by_request[request] for request, _ in queries], simulator.steps
 
 
-def _graph(random: Random, names: list[str]) -> Query:
+def _graph(random: Random, names: list[str], planners: Sequence[str]) -> Query:
     """Up to six nodes; each waits for any of those before, may need one of several, and may have a condition."""
     nodes: list[Node] = []
     for number in range(random.randint(1, 6)):
@@ -122,7 +122,7 @@ def _graph(random: Random, names: list[str]) -> Query:
         if len(after) > 1 and random.choice((False, True)):
             made = Node(made.name, made.models, made.accuracies, made.after, (made.after,), made.guarded)
         nodes.append(made)
-    return query(*nodes, planner=random.choice(list(PLANNERS)), replan=random.choice((False, True)))
+    return query(*nodes, planner=random.choice(planners), replan=random.choice((False, True)))
 
 
 def _load(random: Random, of: Query, models: tuple[ServedModel, ...], most: int) -> list[Arrival]:

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from latebind.domain.costs import Outlook
 from latebind.domain.query import Node
 from latebind.queries import PLANNERS
 from latebind.queries.planners import Branches, Planner
@@ -100,3 +101,38 @@ def test_a_gate_that_may_be_left_early_is_worth_a_risk_that_its_whole_time_is_no
     planner = PLANNERS["expected"]()
     assert picked(planner, case, 0, 0.068, OPEN) == "resnet-34"
     assert picked(planner, risky, 0, 0.068, OPEN) == "resnet-50"
+
+
+def picks(name: str) -> tuple[int, float]:
+    """What is picked for random graphs with joins and conditions while waits move, as a sum by place, and budgets."""
+    random, options, budgets = Random(5), list[int](), 0.0
+    for _ in range(60):
+        outlooks = random_case(random, (0, 0, 0, 0), guarded=False, options=3).outlooks
+        nodes = []
+        for number in range(5):
+            after = tuple(sorted(random.sample(range(number), min(number, random.randint(0, 2)))))
+            needs = (after,) if after and random.random() < 0.3 else tuple((one,) for one in after)
+            models = tuple(f"{number}-{option}" for option in range(3))
+            shares = tuple(random.sample((0.6, 0.8, 0.9, 0.9, 0.97), 3))
+            nodes.append(Node(f"{number}", models, shares, after, needs, bool(after) and random.random() < 0.5))
+        planner, branches, of = PLANNERS[name](), Branches(), query(*nodes)
+        guarded = [number for number, node in enumerate(nodes) if node.guarded]
+        for _ in range(12):
+            waits = {model: random.choice((0.0, 0.02, 0.3)) for model in outlooks}
+            now = {model: Outlook(waits[model], one.ends, one.chances) for model, one in outlooks.items()}
+            first = random.randint(0, 3)
+            opened = frozenset(range(first, 5))
+            view = Case(of, now, branches).view(random.uniform(0.2, 3.0), opened)
+            choice = planner.pick(view, random.choice((first, first + 1)))
+            options.append(choice.option)
+            budgets += choice.budget
+            for number in guarded:
+                branches.observe((number,), (random.random() < 0.2,))
+    return sum(place * option for place, option in enumerate(options)), round(budgets, 6)
+
+
+def test_what_is_picked_for_random_graphs_is_the_same_as_ever() -> None:
+    """Golden: whoever means to change what planners pick changes these."""
+    assert picks("equal") == (250879, 786.578115)
+    assert picks("proportional") == (250950, 782.441648)
+    assert picks("expected") == (248824, 831.562022)

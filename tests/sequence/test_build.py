@@ -1,6 +1,7 @@
 """Building sequence models: what is written, what is measured, and what is refused with a reason."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +76,14 @@ def few_rows(longest: int = 5) -> Tensor:
     return rows_of([words[:longest] for words in some_sentences(4)], longest)
 
 
-class NoLogits(Backwards):
-    def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
-        found = super().step(token, position, **state)
-        return {"scores": found["logits"]}
-
-
-class Unknown(Backwards):
-    def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
-        return {**super().step(token, position, **state), "more": state["sum"] + 1}
+def test_graphs_of_which_one_makes_what_the_next_does_not_take_are_told() -> None:
+    exported = export_sequence(Backwards(), few_rows())
+    (_, value), *others = outputs = exported.step.outputs
+    for made, says in ((("scores", value), "'logits'"), (outputs[0], "'more', which is no part of the state")):
+        step = replace(exported.step, outputs=(made, *others, ("more", value)))
+        faults = list(replace(exported, step=step).faults(5, Backwards.longest_output))
+        assert any(says in fault for fault in faults)
+    assert not list(exported.faults(5, Backwards.longest_output))
 
 
 class Named(Backwards):
@@ -98,8 +98,6 @@ class NoEnd(Backwards):
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (NoLogits(), "'logits'"),
-        (Unknown(), "'more', which is no part of the state"),
         (Named(), "give each its own name"),
         (NoEnd(), r"it lacks 'end' \(int, the token that ends an answer\): give the class"),
     ],

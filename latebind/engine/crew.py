@@ -74,11 +74,10 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
         program = program.without_entry()
     if not program.costs_fit:
         program = profile_program(program)
-    spec, costs = with_caches(program.spec, program.costs, read_caches(directory) if config.exits else None)
     if not config.exits:
-        return LoadedModel(spec, costs, program, {}, directory)
+        return LoadedModel(program.spec, program.costs, program, {}, directory)
     lookups = load_lookups(directory, backend=program.backend, threads=threads, device=device, streams=streams)
-    return LoadedModel(spec, costs, program, lookups, directory)
+    return LoadedModel(*with_caches(program.spec, program.costs, read_caches(directory)), program, lookups, directory)
 
 
 def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedModel]]:

@@ -73,14 +73,11 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
         return Opened(LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory), pieces)
     program, stages = open_program(directory, threads=threads, backend=config.backend, streams=streams, cached=cached)
     if not config.exits:
-        if program.entry:
-            stages = stages[1:]
-        program = program.without_entry()
+        stages, program = stages[1:] if program.entry else stages, program.without_entry()
         return Opened(LoadedModel(program.spec, program.costs, program, {}, directory), stages)
-    spec, costs = with_caches(program.spec, program.costs, read_caches(directory))
     lookups, caches = open_lookups(directory, backend=program.backend, threads=threads, streams=streams, cached=cached)
-    model = LoadedModel(spec, costs, program, lookups, directory)
-    return Opened(model, (*stages, *caches.values()), tuple(caches))
+    served = with_caches(program.spec, program.costs, read_caches(directory))
+    return Opened(LoadedModel(*served, program, lookups, directory), (*stages, *caches.values()), tuple(caches))
 
 
 def open_crew(

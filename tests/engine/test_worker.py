@@ -185,23 +185,16 @@ def bench(built: Built, *, thresholds: bool = True, only: int | None = None) -> 
         yield found
 
 
-def test_nobody_exits_at_the_boundary_and_those_who_hit_are_told_later(built: Built) -> None:
-    with bench(built) as at:
-        assert at.run(0) == StageDone(0)
-        told = at.reported.get(timeout=SECONDS)
-        assert (told.worker, told.stage) == (0, 0)
-        answers, hits = at.model.lookups[0](torch.from_numpy(at.slots.inputs[0]))
-        assert told.requests == tuple(request for request, hit in zip(REQUESTS, hits, strict=True) if hit)
-        for place in np.flatnonzero(hits):
-            np.testing.assert_allclose(at.answers[place], answers[place], rtol=1e-5)
-
-
 def test_the_network_leaves_alone_what_a_lookup_has_answered_and_each_answer_names_its_version(built: Built) -> None:
     with bench(built, only=0) as at:  # one behind a later stage may answer before the end, or not
         at.worker.adopt(at.model.spec.name, 3, None)
-        at.run(0)
-        exited = at.reported.get(timeout=SECONDS).requests
-        answered = at.answers.copy()
+        assert at.run(0) == StageDone(0), "nobody exits at the boundary: those who hit are told later"
+        told = at.reported.get(timeout=SECONDS)
+        assert (told.worker, told.stage) == (0, 0)
+        exited, answered = told.requests, at.answers.copy()
+        answers, hits = at.model.lookups[0](torch.from_numpy(at.slots.inputs[0]))
+        assert exited == tuple(request for request, hit in zip(REQUESTS, hits, strict=True) if hit)
+        np.testing.assert_allclose(answered[hits], answers[hits], rtol=1e-5)
         assert at.slots.versions.tolist() == [3 if one in exited else 0 for one in REQUESTS]
         at.worker.adopt(at.model.spec.name, 4, None)
         for stage in range(1, at.model.spec.stages):  # the scheduler has not heard of it yet

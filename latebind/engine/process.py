@@ -7,12 +7,10 @@ the frontend closes its end.
 
 import logging
 import os
-import selectors
 import signal
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -31,14 +29,12 @@ from latebind.engine.driver import Driver
 from latebind.engine.mapping import Steps
 from latebind.engine.on_demand import Loader, open_crew, told_of_memory
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
-from latebind.engine.shared import BEAT_SECONDS, IDLE, EventReader, Running, SlotMemory
+from latebind.engine.shared import IDLE, Listening, Running, SlotMemory, send_line
 from latebind.engine.staging import DeviceStaging, HostStaging, Staging
 from latebind.engine.worker import Worker
 from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.program.device import HOST, find_device, identity
-
-READ_BYTES = 1 << 14
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +56,7 @@ def main(arguments: list[str]) -> None:
             engine = Engine(order, slots, Running(order.engine.crew, places), message_socket, control_socket)
         except LatebindError as error:
             with suppress(ConnectionError):  # the frontend has closed while models were loaded
-                _send_line(control_socket, EngineStarted(error=str(error)))
+                send_line(control_socket, EngineStarted(error=str(error)))
             return
         engine.serve()
 
@@ -76,13 +72,8 @@ class Engine:
             os.sched_setaffinity(0, config.cores)
         torch.set_num_threads(config.threads)
         self._gpu = {} if (gpu := identity(config.device)) is None else {"gpu": gpu}
-        self._messages, self._control = messages, control
-        self._control_bytes = b""
         self._exit = ExitStack()
-        self._waker, self._wakened = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        for sock in (messages, control, self._wakened):
-            self._selector.register(sock, selectors.EVENT_READ, sock)
+        self._control = control
         self._running = running
         paths, queries = self._marked(map(Path, order.directories)), list(map(Path, order.queries))
         loader, residency, too_large = None, order.residency, dict[str, str]()
@@ -122,12 +113,13 @@ class Engine:
         log = EventLogFile(Path(order.event_log), scheduling) if order.event_log else None
         if log is not None:
             self._exit.callback(log.close)
-        self._reader = EventReader([spec.name for spec in served.specs])
+        names = [spec.name for spec in served.specs]
+        listening = self._exit.enter_context(Listening(names, messages, control, running, self._answer))
         self._driver = Driver(
             scheduling,
             self._crew,
-            listen=self._listen,
-            wake=partial(self._waker.sendall, b"\0"),
+            listen=listening.listen,
+            wake=listening.wake,
             send=messages.sendall,
             staging=staging,
             owners=memory.owners,
@@ -149,37 +141,13 @@ class Engine:
 
     def serve(self) -> None:
         """Serve until the frontend closes its end."""
-        with self._exit, self._selector:
+        with self._exit:
             self._running.beat()
             try:
-                _send_line(self._control, self._started)
+                send_line(self._control, self._started)
             except ConnectionError:  # it has closed while models were loaded
                 return
             self._driver.run()
-
-    def _listen(self, seconds: float | None) -> list[Event] | None:
-        """Wait for messages, control lines or a wake-up, at most `seconds`; return None once the frontend has closed.
-
-        It returns at least as often as the frontend is to see that somebody listens.
-        """
-        events: list[Event] = []
-        found = self._selector.select(BEAT_SECONDS if seconds is None else min(seconds, BEAT_SECONDS))
-        self._running.beat()
-        for key, _ in found:
-            sock: socket.socket = key.data
-            data = sock.recv(READ_BYTES)
-            if not data:
-                return None
-            if sock is self._messages:
-                events.extend(self._reader.feed(data))
-            elif sock is self._control:
-                *lines, self._control_bytes = (self._control_bytes + data).split(b"\n")
-                for line in lines:
-                    try:
-                        _send_line(self._control, self._answer(line))
-                    except BrokenPipeError:  # the frontend has closed since it asked
-                        return None
-        return events
 
     def _answer(self, line: bytes) -> object:
         """Perform a control line and return the answer."""
@@ -265,7 +233,3 @@ class EventLogFile(EventLog):
         except OSError as error:
             self._given_up = True
             logger.error("%s is not written any more: %s. It replays up to its last whole line", self._path, error)
-
-
-def _send_line(control: socket.socket, message: object) -> None:
-    control.sendall(msgspec.json.encode(message) + b"\n")

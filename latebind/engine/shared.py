@@ -24,22 +24,25 @@ time. A reader may find a place half written, so it believes only what it finds 
 
 import mmap
 import os
+import selectors
+import socket
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
 from math import inf, prod
 from struct import Struct
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.actions import Outcome, Reply, Run, StepEnded
-from latebind.domain.events import Arrived, Cancelled
+from latebind.domain.events import Arrived, Cancelled, Event
 from latebind.domain.model import ModelSpec, TensorSpec
 
 # Slots ----------------------------------------------------------------------------------------------------------------
@@ -326,6 +329,7 @@ PLACE = Struct("<dii")
 MOST_BYTES = 1 << 16
 
 LOOK_SECONDS = 0.25  # between two looks at what an engine does
+READ_BYTES = 1 << 14
 BEAT_SECONDS = 0.25  # in which the listener notes at least once that it is there
 LISTEN_SECONDS = 1.0  # that it may be silent, for others may need the cores
 LOAD_SECONDS = 600.0  # in which a model is loaded, from whatever it lies on
@@ -366,6 +370,67 @@ class Running:
     def load(self, model: int) -> None:
         """Note that the first thread loads this model; `IDLE`: something of all models."""
         self.begin(LISTENER, model, LOADS, LOAD_SECONDS)
+
+
+class Listening:
+    """What the engine's process waits for: messages, lines of control, which it answers, and wake-ups by a thread."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        messages: socket.socket,
+        control: socket.socket,
+        running: Running,
+        answer: Callable[[bytes], object],
+    ) -> None:
+        self._reader = EventReader(names)
+        self._messages, self._control = messages, control
+        self._line = b""  # of control, incomplete
+        self._running = running
+        self._answer = answer
+        self._waker, self._wakened = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for sock in (messages, control, self._wakened):
+            self._selector.register(sock, selectors.EVENT_READ, sock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._selector.close()
+
+    def wake(self) -> None:
+        """Have `listen` return."""
+        self._waker.sendall(b"\0")
+
+    def listen(self, seconds: float | None) -> list[Event] | None:
+        """Wait at most `seconds` (None: `BEAT_SECONDS`) and return what arrived; None once the frontend has closed.
+
+        It returns at least as often as the frontend is to see that somebody listens.
+        """
+        events: list[Event] = []
+        found = self._selector.select(BEAT_SECONDS if seconds is None else min(seconds, BEAT_SECONDS))
+        self._running.beat()
+        for key, _ in found:
+            sock: socket.socket = key.data
+            data = sock.recv(READ_BYTES)
+            if not data:
+                return None
+            if sock is self._messages:
+                events.extend(self._reader.feed(data))
+            elif sock is self._control:
+                *lines, self._line = (self._line + data).split(b"\n")
+                for line in lines:
+                    try:
+                        send_line(self._control, self._answer(line))
+                    except BrokenPipeError:  # the frontend has closed since it asked
+                        return None
+        return events
+
+
+def send_line(control: socket.socket, message: object) -> None:
+    """Send a line of control."""
+    control.sendall(msgspec.json.encode(message) + b"\n")
 
 
 class Watched:

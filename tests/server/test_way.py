@@ -40,28 +40,45 @@ ARCHITECTURE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_tex
 
 
 class Trace:
-    """The files of the package that threads run, from `begin` to the scheduler's `Run` and from its `Reply` on."""
+    """The files of the package that a call passes, from `begin` to the scheduler's `Run` and from its `Reply` on.
+
+    Only the frontend's thread and the one that told the scheduler count, for in the engine another one listens
+    meanwhile, and that one only until it has sent the reply.
+    """
 
     def __init__(self) -> None:
-        self.to_run: dict[str, None] = {}
-        self.back: dict[str, None] = {}
-        self._now: dict[str, None] | None = None
+        self.to_run: set[str] = set()
+        self.back: set[str] = set()
+        self._frontend = threading.get_ident()
+        self._told = 0
+        self._passed: set[tuple[int, str]] = set()
+        self._on = False
 
     def begin(self) -> None:
-        self.to_run, self.back = {}, {}
-        self._now = self.to_run
+        self.to_run, self.back, self._told = set(), set(), 0
+        self._passed, self._on = set(), True
 
     def note(self, frame: FrameType, event: str, result: Any) -> None:
-        file = frame.f_code.co_filename
-        if self._now is None or not file.startswith(PACKAGE):
+        path = frame.f_code.co_filename
+        if not self._on or not path.startswith(PACKAGE):
             return
-        if event == "call":
-            self._now.setdefault(file.removeprefix(PACKAGE))
-        elif event == "return" and frame.f_code.co_name in ("handle", "handle_all") and isinstance(result, list):
+        file, thread = path.removeprefix(PACKAGE), threading.get_ident()
+        if event == "c_return" and thread == self._told and result.__name__ == "sendall":
+            self._told = -1
+        elif event not in ("call", "return"):  # a function that waited for the call has a return alone
+            pass
+        elif self._told and thread in (self._frontend, self._told):
+            self.back.add(file)
+        elif not self._told:
+            self._passed.add((thread, file))
+        if event == "return" and frame.f_code.co_name in ("handle", "handle_all") and isinstance(result, list):
             if any(isinstance(action, Run) for action in result):
-                self._now = None if self._now is self.back else {}
+                if self._told:
+                    self._on = False
+                elif not self.to_run:
+                    self.to_run = {file for ran, file in self._passed if ran in (self._frontend, thread)}
             elif any(isinstance(action, Reply) for action in result):
-                self._now = self.back
+                self._told = thread
 
 
 class Engines:

@@ -16,7 +16,6 @@ from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.residency.memory import Memory
 from latebind.residency.policy import make_policy
-from latebind.server.frontend import Verbs
 from latebind.server.rest.routes import ROUTES
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
@@ -65,7 +64,7 @@ def test_a_batching_policy() -> None:
 
 @pytest.mark.usefixtures("mine")
 def test_an_endpoint() -> None:
-    with opened(verbs=Verbs(routes=(import_module("mine.count").ROUTE, *ROUTES))) as site:
+    with opened(routes=(import_module("mine.count").ROUTE, *ROUTES)) as site:
         assert site.get("/v2/count").json() == {"models": len(site.get("/v2/models").json()["models"])}
 
 

@@ -17,7 +17,7 @@ from latebind.cluster.merging import labelled, own_figures
 from latebind.cluster.replica import Application
 from latebind.cluster.rpc import relayed_methods
 from latebind.cluster.upstream import ReplicaInfo
-from latebind.server.frontend import Frontend, Verbs
+from latebind.server.frontend import Frontend
 from latebind.server.limits import Limits
 from latebind.server.rest import routes
 from latebind.server.rest.infer import Context, infer
@@ -43,8 +43,8 @@ class Ingress:
         self.fleet = Fleet(most=settings.cluster.calls, limits=limits, secret=application.secret)
         await look(self.fleet.see)
         methods = None if settings.server.grpc_port is None else relayed_methods(self.fleet)
-        verbs = Verbs(routes=relayed_routes(self.fleet), methods=methods)
-        self.frontend = Frontend(self.fleet, replace(settings.server, dashboard=False), limits=limits, verbs=verbs)
+        config, routes = replace(settings.server, dashboard=False), relayed_routes(self.fleet)
+        self.frontend = Frontend(self.fleet, config, limits=limits, routes=routes, methods=methods)
         await self.frontend.open()
         self._following = asyncio.create_task(self._follow())
 

@@ -16,7 +16,6 @@ from latebind.forks.client import ForkServer
 from latebind.repository.listing import Selection
 from latebind.served import serving
 from latebind.server.access import Guard, Security
-from latebind.server.frontend import Verbs
 from latebind.server.gateway import Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
@@ -62,7 +61,7 @@ class Replica:
             frontend = made(
                 inside,
                 limits=Limits(idle_seconds=IDLE),
-                verbs=Verbs(routes=(*ROUTES, replica_route())),
+                routes=(*ROUTES, replica_route()),
                 security=Security(Guard(token=application.secret), tls=None),
             )
             await stack.enter_async_context(frontend)

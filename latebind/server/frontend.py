@@ -7,7 +7,6 @@ import asyncio
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -30,14 +29,6 @@ if TYPE_CHECKING:
     from latebind.server.rpc.verbs import Method
 
 
-@dataclass(frozen=True, slots=True)
-class Verbs:
-    """What a frontend answers: HTTP routes, and gRPC methods by path (None: the usual)."""
-
-    routes: Sequence[Route] = ROUTES
-    methods: "Mapping[str, Method] | None" = None
-
-
 class Frontend:
     """Serves `gateway` over HTTP while it is open::
 
@@ -48,10 +39,10 @@ class Frontend:
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
     `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
-    calls is traced, and `export` hears of those that are. `verbs` take the place of those that answer from the gateway,
-    and `security` that of the tokens and certificates in files. `hurried` is
-    whether it was told to close more than once, so that nothing is waited for. Raises `ConfigError`
-    for tokens and certificates that cannot be used.
+    calls is traced, and `export` hears of those that are. `routes` over HTTP and
+    `methods` over gRPC, by path, take the place of those that answer from the gateway, `security` that of the tokens
+    and certificates in files. `hurried` is whether it was told to close more than once, so that nothing is waited for.
+    Raises `ConfigError` for tokens and certificates that cannot be used.
     """
 
     def __init__(
@@ -65,7 +56,8 @@ class Frontend:
         trace_rate: float = 0.0,
         export: Callable[[TracedCall], None] | None = None,
         catalogue: Catalogue | None = None,
-        verbs: "Verbs | None" = None,
+        routes: Sequence[Route] = ROUTES,
+        methods: "Mapping[str, Method] | None" = None,
         security: Security | None = None,
     ) -> None:
         self._config = config or FrontendConfig()
@@ -83,21 +75,21 @@ class Frontend:
             catalogue=catalogue,
             manage=self._config.manage,
         )
-        verbs, security = verbs or Verbs(), security or Security.by(self._config)
+        security = security or Security.by(self._config)
         self._app = RestApp(
             self._service,
             self._limits,
             self._config,
             security.guard,
             dashboard=Dashboard(self._service) if self._config.shows_dashboard else None,
-            routes=verbs.routes,
+            routes=routes,
             tls=security.tls,
         )
         self._rpc: RpcServer | None = None
         if self._config.grpc_port is not None:  # raises `ConfigError` if its packages are not installed
             from latebind.server.rpc import server as rpc  # noqa: PLC0415  (optional dependencies)
 
-            self._rpc = rpc.RpcServer(self._service, self._config, self._limits, security.guard, verbs.methods)
+            self._rpc = rpc.RpcServer(self._service, self._config, self._limits, security.guard, methods)
         self._socket: socket.socket | None = None
         self._told = asyncio.Event()  # to close
         self._closing: asyncio.Task[None] | None = None

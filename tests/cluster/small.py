@@ -22,7 +22,7 @@ from latebind.cluster.upstream import ReplicaInfo
 from latebind.domain.config import ClusterConfig, FrontendConfig, ServeConfig
 from latebind.repository.listing import Selection
 from latebind.server.access import Guard, Security
-from latebind.server.frontend import Frontend, Verbs
+from latebind.server.frontend import Frontend
 from latebind.server.limits import Limits
 from latebind.server.rest.routes import ROUTES
 from tests.server.arithmetic import Arithmetic
@@ -150,7 +150,7 @@ async def _serve(
                 gateway,
                 FrontendConfig(port=0, manage=True),
                 catalogue=shelf,
-                verbs=Verbs(routes=(*ROUTES, replica_route())),
+                routes=(*ROUTES, replica_route()),
                 security=Security(Guard(token=SECRET), tls=None),
             )
             await stack.enter_async_context(frontend)

@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +19,10 @@ import uvloop
 from tritonclient.grpc import service_pb2
 
 from latebind.domain.config import FrontendConfig
-from latebind.server.frontend import Frontend, Verbs
+from latebind.server.frontend import Frontend
 from latebind.server.limits import Limits
+from latebind.server.rest.openapi import Route
+from latebind.server.rest.routes import ROUTES
 from tests.server.arithmetic import Arithmetic
 from tests.server.shelf import Shelf
 
@@ -129,7 +131,7 @@ def opened(
     limits: Limits | None = None,
     deadlines: Mapping[str, float] | None = None,
     gateway: Callable[[], Arithmetic] = Arithmetic,
-    verbs: Verbs | None = None,
+    routes: Sequence[Route] = ROUTES,
 ) -> Iterator[Site]:
     """Open a frontend on any free port for as long as the block lasts."""
     started: Future[Site] = Future()
@@ -138,7 +140,7 @@ def opened(
         behind = gateway()
         shelf = Shelf(behind)
         frontend = Frontend(
-            behind, config or FrontendConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf, verbs=verbs
+            behind, config or FrontendConfig(port=0), limits=limits, deadlines=deadlines, catalogue=shelf, routes=routes
         )
         async with frontend:
             started.set_result(Site(frontend, behind, asyncio.get_running_loop(), frontend.port, shelf))

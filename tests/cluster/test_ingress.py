@@ -1,5 +1,6 @@
 """The ingress before replicas: clients notice nothing of it, whatever they speak, and whoever is lost meanwhile."""
 
+import asyncio
 import dataclasses
 import json
 import time
@@ -16,12 +17,20 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
+from latebind.cluster.rpc import replica_route
+from latebind.cluster.upstream import STATUS
 from latebind.domain.config import ClusterConfig
 from latebind.server.limits import Limits
-from tests.cluster.small import SECRET, SERVER, Dead, Dying, Small, small, until
+from latebind.server.rest.infer import Context
+from latebind.server.rest.protocol import Held
+from latebind.server.service import Service
+from tests.cluster.small import SECRET, SERVER, Dead, Small, small, until
+from tests.server.arithmetic import Arithmetic
 from tests.server.bodies import DOUBLE, SCALAR, request
 from tests.server.conftest import read_response, scalar
 from tests.server.rpc.conftest import X, tensor
+from tests.server.rpc.conftest import request as message
+from tests.server.taking import arriving
 from tests.server.test_frontend import STUCK_CALL
 
 STUCK = "/v2/models/stuck/infer"
@@ -48,13 +57,18 @@ def answered(cluster: Small, model: str) -> list[int]:
     return [gateway.answered[model] for gateway in cluster.gateways]
 
 
-def test_a_json_call_is_answered_as_a_replica_answers_it(cluster: Small) -> None:
+def test_a_call_is_answered_as_a_replica_answers_it(cluster: Small, stub: Any) -> None:
     reply = cluster.call("POST", SCALAR, body(scalar(21.0), id="mine"))
     assert reply.status == 200
     assert reply.json()["id"] == "mine"
     assert reply.json()["outputs"][0]["data"] == [42.0]
     assert reply.headers["server-timing"].startswith("queue;dur=")
     assert reply.headers["content-type"] == "application/json"
+    answer = stub.infer("double", [tensor(X)], request_id="mine")
+    np.testing.assert_array_equal(answer.as_numpy("y"), 2 * X)
+    assert answer.get_response().id == "mine"
+    assert stub.get_model_metadata("double").name == "double"
+    assert stub.is_server_ready()
 
 
 def test_binary_tensors_and_compression_cross_as_they_are(cluster: Small) -> None:
@@ -65,14 +79,6 @@ def test_binary_tensors_and_compression_cross_as_they_are(cluster: Small) -> Non
         for options in ({}, {"request_compression_algorithm": "gzip", "response_compression_algorithm": "deflate"}):
             answer = client.infer("large", [given], **options)
             np.testing.assert_array_equal(answer.as_numpy("y"), 2 * rows)
-
-
-def test_grpc_calls_are_answered(stub: Any) -> None:
-    answer = stub.infer("double", [tensor(X)], request_id="mine")
-    np.testing.assert_array_equal(answer.as_numpy("y"), 2 * X)
-    assert answer.get_response().id == "mine"
-    assert stub.get_model_metadata("double").name == "double"
-    assert stub.is_server_ready()
 
 
 def test_an_error_of_a_replica_reaches_grpc_clients_with_its_status(stub: Any) -> None:
@@ -117,7 +123,7 @@ def test_who_shows_no_token_gets_no_further_than_the_ingress(tmp_path: Path) -> 
 
 
 def test_calls_of_a_replica_that_stands_still_are_answered_by_another_and_it_gets_no_more() -> None:
-    still = Dying()  # it takes connections, as a process does that is stopped, and nobody tells it to die
+    still = Dead(dying=True)  # it takes connections, as a process does that is stopped, and nobody tells it to die
     with small(1, dead=still) as cluster:
         cluster.home("scalar", "dead")
         for _ in range(2):  # the second is not sent there
@@ -129,7 +135,7 @@ def test_calls_of_a_replica_that_stands_still_are_answered_by_another_and_it_get
 
 
 def test_where_every_replica_stands_still_calls_are_refused_and_nobody_waits() -> None:
-    with small(0, dead=Dying()) as cluster:
+    with small(0, dead=Dead(dying=True)) as cluster:
         assert cluster.call("POST", SCALAR, body(scalar(21.0))).status == 503
         assert cluster.call("POST", SCALAR, body(scalar(21.0))).status == 503
         assert cluster.call("GET", "/v2/health/ready").status == 400
@@ -145,10 +151,13 @@ def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
         assert (dead.called, answered(cluster, "scalar")) == (1, [1])
         text = cluster.call("GET", "/metrics").body.decode()
         assert "latebind_ingress_moved_total 1\n" in text
+        called = dead.called
+        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 503, "it is not tried elsewhere"
+        assert dead.called == called + 1
 
 
 def test_a_call_that_another_replica_is_asked_for_has_no_more_time_for_that() -> None:
-    dying = Dying()
+    dying = Dead(dying=True)
     with small(1, dead=dying) as cluster, ThreadPoolExecutor(1) as pool:
         cluster.home("scalar", "dead")
         text = body(scalar(21.0), parameters={"timeout": 30_000_000})
@@ -177,17 +186,14 @@ def test_calls_beyond_what_replicas_take_are_refused_before_their_body_is_read()
             cluster.wait(cluster.gateways[0].stuck)
             another.sendall(head)
             refused = read_response(another)
+            with (
+                triton_grpc.InferenceServerClient(cluster.grpc) as stub,
+                pytest.raises(InferenceServerException, match="every replica has 1 calls under way") as caught,
+            ):
+                stub.infer("double", [tensor(X)])
         assert (refused.status, refused.headers["retry-after"]) == (503, "1")
-        until(lambda: cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200)
-
-
-def test_grpc_calls_beyond_what_replicas_take_are_refused() -> None:
-    with small(1, cluster=ClusterConfig(calls=1)) as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
-        stub.async_infer("stuck", [tensor(np.ones((1, 1), np.float32))], lambda result, error: None)
-        cluster.wait(cluster.gateways[0].stuck)
-        with pytest.raises(InferenceServerException, match="every replica has 1 calls under way") as caught:
-            stub.infer("double", [tensor(X)])
         assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+        until(lambda: cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200)
 
 
 def test_where_no_replica_is_left_clients_are_told_to_come_again() -> None:
@@ -199,13 +205,6 @@ def test_where_no_replica_is_left_clients_are_told_to_come_again() -> None:
         cluster.do(cluster.seen.clear)
         until(lambda: cluster.call("GET", "/v2/health/ready").status == 400)
         assert cluster.call("POST", SCALAR, body(scalar(1.0))).status == 503
-
-
-def test_what_changes_the_server_is_not_tried_again_but_refused() -> None:
-    dead = Dead()
-    with small(1, dead=dead) as cluster:
-        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 503
-        assert dead.called == 1
 
 
 def test_a_client_that_hangs_up_while_another_replica_is_asked_ends_the_call_there() -> None:
@@ -237,41 +236,13 @@ def test_a_grpc_call_that_is_cancelled_ends_at_the_replica() -> None:
         cluster.wait(cluster.gateways[0].cancelled)
 
 
-def test_models_are_unloaded_and_loaded_everywhere() -> None:
-    with small() as cluster:
-        assert cluster.call("POST", "/v2/repository/models/double/unload").status == 200
-        assert ["double" in gateway.models for gateway in cluster.gateways] == [False, False]
-        with triton_grpc.InferenceServerClient(cluster.grpc) as stub:
-            stub.load_model("double")
-        assert ["double" in gateway.models for gateway in cluster.gateways] == [True, True]
-        assert cluster.call("POST", "/v2/repository/models/crashing/load").status == 400
-
-
-def without(cluster: Small, replica: int) -> Any:
-    """Have a replica out of the ingress's sight until what this returns is called."""
-    gone = cluster.do(lambda: cluster.seen.pop(replica))
-    until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 1)
-
-    def back() -> None:
-        cluster.do(lambda: cluster.seen.append(gone))
-        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 2)
-
-    return back
-
-
-def test_a_replica_that_comes_is_used_and_one_that_goes_is_not() -> None:
-    with small() as cluster:
-        back = without(cluster, 0)
-        for _ in range(4):
-            cluster.call("POST", SCALAR, body(scalar(1.0)))
-        assert answered(cluster, "scalar") == [0, 4]
-        back()
-        until(lambda: cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200 and answered(cluster, "scalar")[0])
-
-
-def test_a_replica_that_starts_later_is_told_what_was_loaded_and_unloaded() -> None:
+def test_a_replica_that_starts_later_gets_calls_once_it_is_told_what_was_loaded_and_unloaded() -> None:
     with small() as cluster, triton_grpc.InferenceServerClient(cluster.grpc) as stub:
-        back = without(cluster, 1)
+        assert cluster.call("POST", "/v2/repository/models/half/unload").status == 200
+        stub.load_model("half")
+        assert ["half" in gateway.models for gateway in cluster.gateways] == [True, True]
+        gone = cluster.do(lambda: cluster.seen.pop(1))
+        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 1)
         assert cluster.call("POST", "/v2/repository/models/double/unload").status == 200
         stub.unload_model("half")
         assert cluster.call("POST", "/v2/repository/models/invert/unload").status == 200
@@ -283,11 +254,16 @@ def test_a_replica_that_starts_later_is_told_what_was_loaded_and_unloaded() -> N
         version = b'{"parameters": {"version": "1"}}'
         assert cluster.call("POST", "/v2/repository/models/large/load", version).status == 200
         assert "double" in cluster.gateways[1].models
-        back()
+        for _ in range(4):
+            cluster.call("POST", SCALAR, body(scalar(1.0)))
+        assert answered(cluster, "scalar") == [4, 0]
+        cluster.do(lambda: cluster.seen.append(gone))
+        until(lambda: cluster.do(lambda: len(cluster.fleet.peers)) == 2)
         served = [{*gateway.models} for gateway in cluster.gateways]
         assert served[1] == served[0]
         assert served[0].isdisjoint({"double", "half"})
-        assert cluster.shelves[1].versions == [("invert", None), ("large", "1")]
+        assert cluster.shelves[1].versions[-2:] == [("invert", None), ("large", "1")]
+        until(lambda: cluster.call("POST", SCALAR, body(scalar(1.0))).status == 200 and answered(cluster, "scalar")[1])
 
 
 def test_metrics_tell_of_each_replica_and_statistics_of_all() -> None:
@@ -321,3 +297,33 @@ def test_traces_come_from_all_replicas(transport: str) -> None:
         until(lambda: len(cluster.call("GET", "/v2/traces").json()["traces"]) == 2)
         found = cluster.call("GET", "/v2/traces").json()["traces"]
         assert {trace["replica"] for trace in found} == {"replica-0", "replica-1"}
+
+
+def test_bodies_that_the_ingress_collects_are_bounded_over_all_connections() -> None:
+    head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" % SCALAR.encode()
+    with small(replicas=1) as cluster:
+        cluster.ingress.frontend._app.context.held = held = Held(100_000)
+        with cluster.ingress.connect() as first:
+            first.sendall(head + b" " * 60_000)
+            until(lambda: held.bytes == 60_000)
+            refused = cluster.ingress.send(head + b" " * 60_000)
+            assert refused.status == 503
+            assert "more than 100000 bytes" in refused.json()["error"]
+        until(lambda: held.bytes == 0)
+        assert cluster.ingress.post(SCALAR, request(scalar(21.0))).status == 200
+        until(lambda: held.bytes == 0)
+
+
+@pytest.mark.parametrize(("less", "status"), [(0, b"INVALID_ARGUMENT"), (1, b"RESOURCE_EXHAUSTED")])
+def test_messages_that_a_replica_collects_are_counted_with_other_bodies(less: int, status: bytes) -> None:
+    call = message(raw=[bytes(64)], inputs=[]).SerializeToString()
+
+    async def test() -> None:
+        context = Context(Service(Arithmetic()), Limits(held_bytes=len(call) - less))
+        called = arriving([call[:1], call[1:]], context=context, METHOD="inference.GRPCInferenceService/ModelInfer")
+        reply = await replica_route().verb(context, called)
+        called.release()
+        assert dict(reply.headers)[STATUS] == status
+        assert context.held.bytes == 0
+
+    asyncio.run(test())

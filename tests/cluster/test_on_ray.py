@@ -1,11 +1,9 @@
 """The application on Ray itself: two replicas behind an ingress, as `latebind serve --on ray` starts them."""
 
 import os
-import re
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +22,7 @@ import tritonclient.http as triton_http
 from latebind.child import GRPC_READY, READY
 from latebind.forks.client import VARIABLE
 from latebind.sequence.build import build_sequence
+from research.cluster.ray import busiest_replica, known
 from tests.cluster.small import until
 from tests.sequences import Backwards, backwards, rows_of, some_sentences
 from tests.versions import WIDTH, add_version
@@ -50,6 +49,10 @@ class Served:
     process: subprocess.Popen[str]
     http: str
     grpc: str
+
+    @property
+    def port(self) -> int:
+        return int(self.http.rpartition(":")[2])
 
 
 @pytest.fixture(scope="module")
@@ -93,30 +96,6 @@ def told(process: subprocess.Popen[str], word: str) -> str:
     raise AssertionError("the server ended before it was ready")
 
 
-def replicas(served: Served) -> set[str]:
-    """Return the names of the replicas that the ingress has figures of."""
-    return set(re.findall(r'^latebind_stage_runs_total\{replica="([^"]+)"', metrics(served), re.MULTILINE))
-
-
-def metrics(served: Served) -> str:
-    with urllib.request.urlopen(f"http://{served.http}/metrics", timeout=10) as reply:
-        text: str = reply.read().decode()
-    return text
-
-
-def processes(served: Served) -> list[psutil.Process]:
-    """Return the processes of replicas, which Ray names after their deployment."""
-    found = psutil.Process(served.process.pid).children(recursive=True)
-    return [each for each in found if first_word(each).startswith("ray::ServeReplica:latebind:replica")]
-
-
-def first_word(process: psutil.Process) -> str:
-    """Return what a process is called; nothing of one that has just ended."""
-    with suppress(psutil.NoSuchProcess):
-        return "".join(process.cmdline()[:1])
-    return ""
-
-
 def exposed(process: psutil.Process) -> list[int]:
     """Return the ports at which a process listens to other machines."""
     places = [each.laddr for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
@@ -141,8 +120,8 @@ def test_clients_of_http_and_grpc_are_answered_by_models_queries_and_sequence_mo
 
 
 def test_nobody_notices_that_a_replica_is_killed_and_another_takes_its_place(served: Served) -> None:
-    until(lambda: len(replicas(served)) == 2, seconds=PATIENCE, pause=0.1)
-    before, ended = replicas(served), threading.Event()
+    until(lambda: len(known(served.port)) == 2, seconds=PATIENCE, pause=0.1)
+    before, ended = known(served.port), threading.Event()
 
     def call() -> int:
         answers = 0
@@ -157,12 +136,12 @@ def test_nobody_notices_that_a_replica_is_killed_and_another_takes_its_place(ser
     with ThreadPoolExecutor(4) as pool:
         callers = [pool.submit(call) for _ in range(4)]
         try:
-            processes(served)[0].kill()
-            until(lambda: len(replicas(served) - before) == 1, seconds=PATIENCE, pause=0.1)
+            busiest_replica(served.process.pid).kill()
+            until(lambda: len(known(served.port) - before) == 1, seconds=PATIENCE, pause=0.1)
         finally:
             ended.set()
         assert all(caller.result() > 0 for caller in callers)
-    assert len(replicas(served) & before) == 1
+    assert len(known(served.port) & before) == 1
 
 
 def test_ray_listens_on_loopback_and_where_it_does_not_it_asks_for_its_token(served: Served) -> None:

@@ -15,22 +15,17 @@ SHEDDING = Load(requests=100.0, slack=0.3, shed=0.5, busy=1.0)
 TIGHT = Load(requests=100.0, slack=0.1, shed=0.0, busy=0.5)
 
 
-def after(looks: int, *loads: Load) -> int:
-    """Return how many of two replicas are wanted after so many looks, a second apart."""
-    since, count = Since(), 2
+@pytest.mark.parametrize(
+    ("load", "looks", "count"),
+    [(WELL, 30, 2), (TIGHT, 3, 2), (TIGHT, 4, 3), (SHEDDING, 4, 4), (IDLE, 10, 2), (IDLE, 11, 1)],
+)
+def test_more_or_fewer_are_wanted_where_that_would_have_been_better_for_a_while(
+    load: Load, looks: int, count: int
+) -> None:
+    since, found = Since(), 2
     for now in range(looks):
-        count, since = replicas_needed(loads, 2, since, float(now), up=3.0, down=10.0)
-    return count
-
-
-@pytest.mark.parametrize(("load", "looks", "count"), [(WELL, 30, 2), (TIGHT, 3, 2), (TIGHT, 4, 3), (SHEDDING, 4, 4)])
-def test_more_are_wanted_where_answers_are_at_risk_for_a_while(load: Load, looks: int, count: int) -> None:
-    assert after(looks, load, load) == count
-
-
-@pytest.mark.parametrize(("looks", "count"), [(10, 2), (11, 1)])
-def test_fewer_are_wanted_where_that_would_have_done_for_a_while(looks: int, count: int) -> None:
-    assert after(looks, IDLE, IDLE) == count
+        found, since = replicas_needed((load, load), 2, since, float(now), up=3.0, down=10.0)
+    assert found == count
 
 
 def test_a_moment_in_between_begins_the_wait_anew() -> None:

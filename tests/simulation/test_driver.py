@@ -1,20 +1,30 @@
 """The simulator: same seed, same run; its log replays; its figures follow from the costs."""
 
 import io
+from hashlib import sha256
 from random import Random
+from struct import pack
 
 import pytest
 
 from latebind.domain.actions import Outcome
-from latebind.domain.config import ServedModel
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import EventLog, read_log
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator, summarise
-from latebind.simulation.workloads import Arrival, poisson, stepped
+from latebind.simulation.workloads import Arrival, Lengths, poisson, stepped
+from research.hardware.networks import NETWORKS
+from research.policies import BATCHING
 from tests.models import config, served
 
 EXITING = served(stages=4, seconds=0.001, per_row=0.0002, hit_rates={0: 0.3, 2: 0.2})
+
+ASIDE = served(stages=4, seconds=0.001, per_row=0.0002, hit_rates={1: 0.5}, aside=0.0005)
+AT_ONCE = served(stages=4, seconds=0.001, hit_rates={1: 0.5}, aside=0.0)
+TRANSLATOR = NETWORKS["gnmt"]().served(output_steps=(4, 9, 20, 40))
+ONE: Lengths = ((1, 1),)
+SENTENCES: Lengths = ((4, 5), (9, 9), (22, 20), (50, 41))
 
 
 def simulate(model: ServedModel, *, rate: float, seed: int, log: io.BytesIO | None = None) -> list[Record]:
@@ -34,13 +44,6 @@ def test_every_arrival_ends_once() -> None:
     records = simulate(EXITING, rate=3000, seed=3)  # far past capacity
     assert sorted(record.request for record in records) == list(range(2000))
     assert {record.outcome for record in records} >= {Outcome.ANSWERED, Outcome.REFUSED_LATE}
-
-
-def test_an_unhurried_request_takes_just_its_stages() -> None:
-    model = served(stages=4, seconds=0.001)
-    (record,) = Simulator(config(model)).run([Arrival(1.0, "net", 0.1, leaves_at=3)])
-    assert (record.outcome, record.stage) == (Outcome.ANSWERED, 3)
-    assert record.latency == pytest.approx(0.004)
 
 
 def test_lookups_aside_answer_early_and_cost_the_others_nothing() -> None:
@@ -98,3 +101,25 @@ def test_arrivals_in_steps_come_at_the_rate_of_each() -> None:
     change = arrivals[999].time
     assert 1000 / change == pytest.approx(10.0, rel=0.1)
     assert 3000 / (arrivals[-1].time - change) == pytest.approx(200.0, rel=0.1)
+
+
+# Digests of what commit f739d17 made, which fixed the end of a run when it began.
+@pytest.mark.parametrize(
+    ("model", "rate", "workers", "policy", "lengths", "digest"),
+    [
+        (EXITING, 900.0, 1, PolicyConfig("graph", window=0.002), ONE, "aa06e7acb309d44b"),
+        (EXITING, 1500.0, 3, PolicyConfig("lazy+"), ONE, "e624bc84250fe212"),
+        (ASIDE, 1500.0, 2, PolicyConfig("graph"), ONE, "3fd87c962812a72a"),
+        (AT_ONCE, 1500.0, 2, PolicyConfig("graph"), ONE, "15d2627fcfd245c0"),
+        (TRANSLATOR, 700.0, 1, PolicyConfig("lazy+"), SENTENCES, "456f610ecd5bddb2"),
+        (TRANSLATOR, 400.0, 2, PolicyConfig(BATCHING["waiting"], shed=False), SENTENCES, "66f2f1fc9fbbcec5"),
+    ],
+)
+def test_independent_workers_give_the_records_that_they_gave_bit_for_bit(
+    model: ServedModel, rate: float, workers: int, policy: PolicyConfig, lengths: Lengths, digest: str
+) -> None:
+    arrivals = poisson(model, rate=rate, requests=2000, allowed=0.08, random=Random(5), lengths=lengths)
+    seen = sha256()
+    for record in Simulator(SchedulerConfig((model,), workers, policy)).run(arrivals):
+        seen.update(pack("<qddbq", record.request, record.arrived, record.ended, record.outcome, record.stage))
+    assert seen.hexdigest()[:16] == digest

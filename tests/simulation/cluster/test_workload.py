@@ -4,11 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from msgspec.structs import replace
 
 from latebind.domain.errors import ConfigError
-from latebind.simulation.cluster.fleet import Fleet, MachineKind, Requests
-from latebind.simulation.cluster.play import play
+from latebind.simulation.cluster.fleet import MachineKind, Requests
 from latebind.simulation.cluster.population import population_of
 from latebind.simulation.cluster.workload import Workload, read_workload
 
@@ -132,24 +130,12 @@ def test_families_get_their_shares_of_the_traffic(tmp_path: Path) -> None:
     assert len(found) == pytest.approx(20_000, rel=0.05)
 
 
-def test_a_trace_without_a_rate_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_trace_is_taken_as_it_is_or_scaled_to_a_rate_and_again_for_more_models(tmp_path: Path) -> None:
     trace(tmp_path, [[3, 0, 5], [0, 7, 0]])
     text = TEXT.replace("rate = 200", 'trace = "trace.npz"').replace("duration = 100", "duration = 180")
     found = requests_of(read_workload(written(tmp_path, text.replace("count = 30", "count = 1"))), 1)
     minutes = [np.bincount(found.models[found.times // 60 == minute], minlength=2).tolist() for minute in range(3)]
     assert sorted(zip(*minutes, strict=True)) == [(0, 7, 0), (3, 0, 5)]
-
-
-def test_a_trace_is_scaled_to_a_rate_and_taken_again_for_more_models(tmp_path: Path) -> None:
-    trace(tmp_path, [[30, 0, 50], [0, 70, 0]])
-    text = TEXT.replace("rate = 200", 'rate = 200\ntrace = "trace.npz"').replace("duration = 100", "duration = 180")
-    found = requests_of(read_workload(written(tmp_path, text)), 1)
+    found = requests_of(read_workload(written(tmp_path, text.replace("[traffic]", "[traffic]\nrate = 200"))), 1)
     assert len(found) == pytest.approx(200 * 180, rel=0.05)
     assert np.all(np.bincount(found.models, minlength=31) > 0)
-
-
-def test_a_workload_can_be_played(tmp_path: Path) -> None:
-    told = workload(tmp_path)
-    short = population_of(replace(told, traffic=replace(told.traffic, duration=3.0)))
-    played = play(Fleet(told.machines[0], 4, short.models), short.requests(seed=0))
-    assert np.all(played.outcome >= 0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-from latebind.planning.plan import FINE, Plan, Row
+from latebind.planning.plan import FINE, Plan
 from latebind.planning.question import Question
 from latebind.planning.runs import Figures
 from latebind.planning.sampling import Sampling
@@ -29,7 +29,24 @@ def plan_rows(plan: Plan) -> Rows:
     ordered = sorted(
         plan.rows, key=lambda row: (row is not plan.best, row.machines is None, row.price, row.offer.kind.memory)
     )
-    return [_plan_row(row, chosen=row is plan.best) for row in ordered]
+    rows: Rows = []
+    for row in ordered:
+        machines = f"> {row.most}" if row.machines is None else str(row.machines)
+        if row.estimate is not None:
+            machines += f" [{row.estimate.low}, {row.estimate.high}]"
+        figures = _figures(row.figures)
+        told = {
+            "": "*" if row is plan.best else "",
+            "kind": row.offer.kind.name,
+            "memory": size(row.offer.kind.memory),
+            "way": row.offer.way.label,
+            "machines": machines,
+            "price/h": "" if row.machines is None else f"{row.price:.4g}",
+            **{name: figures[name] for name in ("in time", "p99 ms", "busy")},
+            "binds": "dearer than the plan" if row.dearer else row.binds,
+        }
+        rows.append(told)
+    return rows
 
 
 def sensitivity_rows(plan: Plan) -> Rows:
@@ -93,24 +110,6 @@ def assumptions(question: Question, sampling: Sampling) -> list[str]:
         f"More machines are taken to be never worse; beyond {1 / FINE:.0f} the search stops within {FINE:.0%} of the "
         "fewest.",
     ]
-
-
-def _plan_row(row: Row, *, chosen: bool) -> dict[str, object]:
-    kind, way = row.offer.kind, row.offer.way
-    machines = f"> {row.most}" if row.machines is None else str(row.machines)
-    if row.estimate is not None:
-        machines += f" [{row.estimate.low}, {row.estimate.high}]"
-    figures = _figures(row.figures)
-    return {
-        "": "*" if chosen else "",
-        "kind": kind.name,
-        "memory": size(kind.memory),
-        "way": way.label,
-        "machines": machines,
-        "price/h": "" if row.machines is None else f"{row.price:.4g}",
-        **{name: figures[name] for name in ("in time", "p99 ms", "busy")},
-        "binds": "dearer than the plan" if row.dearer else row.binds,
-    }
 
 
 def _figures(some: Sequence[Figures], missing: str = "") -> dict[str, object]:

@@ -22,11 +22,10 @@ from latebind.simulation.workloads import Arrival
 
 @dataclass(slots=True)
 class Spent:
-    """What a machine has done: `busy` seconds of runs, and `loads` in `loaded` seconds; counted as they start."""
+    """What a machine has done: `busy` seconds of runs, and `loads`; counted as they start."""
 
     busy: float = 0.0
     loads: int = 0
-    loaded: float = 0.0
 
 
 Ended = Callable[[Reply, Arrival, float], None]
@@ -106,7 +105,7 @@ class Machine:
                 case Load():
                     self._load(action, now)
                 case Evict():
-                    self._evict(action)
+                    pass  # memory is released at once
                 case Branch() | Map():
                     looks.append(action)
                 case StepEnded():
@@ -150,11 +149,7 @@ class Machine:
         footprint = self._footprints[action.model]
         seconds = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
         self.spent.loads += 1
-        self.spent.loaded += seconds
         self._agenda.at(now + seconds, self._telling(Loaded(action.model, action.pieces, seconds)))
-
-    def _evict(self, action: Evict) -> None:
-        """Do nothing: memory is released at once."""
 
     def _look(self, looks: list[Branch | Map], now: float) -> None:
         """Report the results of maps and branches that were performed together."""

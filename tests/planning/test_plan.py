@@ -175,7 +175,7 @@ def played(times: list[float], models: list[int], took: list[float], outcome: li
     n = len(times)
     requests = Requests(np.array(times), np.array(models, np.int32), np.zeros(n, np.int16))
     ended = np.array(times) + np.array(took)
-    return Played(requests, ended, np.array(outcome, np.int8), np.zeros(n, np.int32), 20, 2.0, np.array([4.0, 6.0]))
+    return Played(requests, ended, np.array(outcome, np.int8), np.zeros(n, np.int32), 20, np.array([4.0, 6.0]))
 
 
 def test_an_answer_is_in_time_by_what_its_own_model_is_allowed_and_a_refused_request_is_not() -> None:

@@ -98,8 +98,8 @@ class Played:
 
     `ended` `(N,)` float64 is when each request ended, in seconds; `outcome` `(N,)` int8 is the index of its `Outcome`,
     or `UNKNOWN`, with NaN in `ended`, where the run was stopped before; `machine` `(N,)` int32 is the machine that it
-    was sent to, -1 if there was none. `loads` counts loads, and `loaded` is how many seconds they took. `busy`
-    `(machines,)` is how many seconds the workers of each machine ran.
+    was sent to, -1 if there was none. `loads` counts loads, `busy` `(machines,)` the seconds that the workers of each
+    machine ran.
     """
 
     requests: Requests
@@ -107,7 +107,6 @@ class Played:
     outcome: NDArray[np.int8]
     machine: NDArray[np.int32]
     loads: int
-    loaded: float
     busy: NDArray[np.float64]
 
 

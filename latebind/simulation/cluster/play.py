@@ -112,7 +112,6 @@ class _Cluster:
             np.array(self._outcomes, dtype=np.int8),
             np.array(self._machines, dtype=np.int32),
             sum([one.loads for one in spent]),
-            sum([one.loaded for one in spent]),
             np.array([one.busy for one in spent], dtype=np.float64),
         )
 

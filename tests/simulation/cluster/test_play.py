@@ -158,7 +158,6 @@ def test_a_model_that_loads_for_longer_than_requests_may_take_comes_because_they
     assert played.ended[2] == pytest.approx(0.51)
     assert played.busy[0] == pytest.approx(0.02), "that of the last two"
     assert played.loads == 2, "a load for each stage"
-    assert played.loaded == pytest.approx(0.5)
 
 
 def test_a_run_ends_early_where_too_many_are_late() -> None:

@@ -415,10 +415,10 @@ class Scheduler:
         Workers that left requests to others are asked again when these have started some.
         """
         ended, in_order = self._ended, self._largest_first
-        if len(in_order) > 1:  # those that have started something first
-            in_order = sorted(in_order, key=lambda worker: not worker.table.entries)
         while True:
             waiting, until = self._queued, None
+            if len(in_order) > 1:  # those that have started something first
+                in_order = sorted(self._largest_first, key=lambda worker: not worker.table.entries)
             for worker in in_order:
                 wait = self._occupy(worker, now, actions)
                 if wait is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from latebind.batching.requests import Lane, Models, Request
+from latebind.batching.workers import BatchTable, SubBatch, Worker
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts
@@ -64,3 +65,14 @@ def lane_of(served: ServedModel, *requests: Request, models: Models | None = Non
     for request in requests:
         lane.add(request)
     return lane
+
+
+def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[Worker, Lane]:
+    """Return a worker that has started these requests, before a stage, and the lane of their model."""
+    models = Models()
+    entries = [SubBatch(served.spec, {request.id: request for request in running}, stage)] if running else []
+    return Worker(models, BatchTable(entries)), Lane(served, models)
+
+
+def request(number: int, *, arrived: float, due: float, started: float = 0.0, steps: int = 0) -> Request:
+    return Request(number, "net", number, due, arrived, started=started, steps=steps)

@@ -4,15 +4,15 @@ import pytest
 
 from latebind.batching.costs import MOVED, Estimate, Pace
 from latebind.batching.late import all_in_time
-from latebind.batching.requests import Lane, Models, Request
+from latebind.batching.requests import Lane, Models
 from latebind.batching.workers import BatchTable, SubBatch, Worker
 from latebind.domain.actions import Run
-from latebind.domain.config import PolicyConfig, ServedModel
+from latebind.domain.config import PolicyConfig
 from latebind.domain.costs import Curve, ModelCosts
 from latebind.domain.events import Arrived, Event, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
-from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config
+from tests.batching.chains import DECODER, ENCODER, STATIC, chain, config, request, view
 from tests.models import SCORES, VECTOR, served
 
 LINEAR = Curve((1, 64), (1.0, 64.0))  # a batch takes as long as its requests one by one
@@ -158,16 +158,6 @@ def test_the_best_rate_looks_past_an_exit_that_few_take_and_counts_who_is_left()
 
 
 STEEP = Curve((1, 2), (1.0, 2.0))
-
-
-def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[Worker, Lane]:
-    models = Models()
-    entries = [SubBatch(served.spec, {request.id: request for request in running}, stage)] if running else []
-    return Worker(models, BatchTable(entries)), Lane(served, models)
-
-
-def request(number: int, *, arrived: float, due: float, started: float = 0.0, steps: int = 0) -> Request:
-    return Request(number, "net", number, due, arrived, started=started, steps=steps)
 
 
 def test_a_request_takes_what_algorithm_1_says() -> None:

@@ -5,17 +5,15 @@ A stage takes one unit of time.
 
 from collections.abc import Sequence
 
-from latebind.batching.requests import Lane, Models, Request
-from latebind.batching.workers import BatchTable, SubBatch, Worker
 from latebind.domain.actions import Reply, Run
-from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.costs import Curve
 from latebind.domain.events import Arrived, StageDone
 from latebind.scheduler import Scheduler
 from latebind.simulation.workloads import Arrival
 from research.lazybatching.policies import Lazy, Oracle
 from research.policies import BATCHING
-from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends
+from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends, request, view
 
 A, B, C, D, E, F, G, H = range(8)
 
@@ -63,16 +61,6 @@ def test_figure_8_newcomers_catch_up_and_both_go_on_as_one() -> None:
         (9, D, every),
         (10, E, every),
     ]
-
-
-def view(served: ServedModel, *running: Request, stage: int = 0) -> tuple[Worker, Lane]:
-    models = Models()
-    entries = [SubBatch(served.spec, {request.id: request for request in running}, stage)] if running else []
-    return Worker(models, BatchTable(entries)), Lane(served, models)
-
-
-def request(number: int, *, arrived: float, due: float, started: float = 0.0, steps: int = 0) -> Request:
-    return Request(number, "net", number, due, arrived, started=started, steps=steps)
 
 
 def test_equation_1_and_2_count_everybody_alone_and_whole() -> None:

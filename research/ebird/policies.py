@@ -25,7 +25,7 @@ class Elastic(Stacked):
         if view.entries:
             return GoOn()
         granularities = [one.granularity for one in view.crew] or [view.granularity]
-        started = sum(len(entry.members) for one in view.crew for entry in (*one.entries, *one.aside))  # CurInf
+        started = sum(one.resting for one in view.crew)  # CurInf; those aside wait for memory, not for workers
         for model in sorted(view.models.waiting, key=lambda model: model.queue.turn):
             most = min(self.batch_limit(model), view.granularity)
             ready = min(len(model.queue), sum(granularities) - started)

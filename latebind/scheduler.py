@@ -3,7 +3,7 @@
 Pure: no torch, asyncio, threads, sockets or clock. The live engine and the simulator drive this same code.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from math import inf, nextafter
 
@@ -122,7 +122,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
-        started, requests = list(self._started()), self._live.values()
+        started, requests = self._started(), self._live.values()
         members = {i for entry in started for i in entry.members}
         queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
         assert sum([len(entry.members) for entry in started]) == len(members), "a request runs twice"
@@ -499,8 +499,8 @@ class Scheduler:
         worker.launched = batch.ran, now
         actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots))
 
-    def _started(self) -> Iterator[SubBatch]:
-        return (entry for worker in self._workers for entry in worker.begun)
+    def _started(self) -> list[SubBatch]:
+        return [entry for worker in self._workers for entry in worker.begun]
 
     def _running(self) -> int:
         return sum([worker.running is not None for worker in self._workers])

@@ -124,9 +124,11 @@ def test_a_cancelled_request_leaves_its_batch_at_the_next_boundary() -> None:
     scheduler = Scheduler(config())
     scheduler.handle(arrived(1, 2), 0.0)
     assert scheduler.handle(Cancelled(1), 0.001) == []
+    assert scheduler.handle(Cancelled(1), 0.002) == []  # told twice
     actions = scheduler.handle(StageDone(0), 0.01)
     assert outcomes(actions) == {1: Outcome.CANCELLED}
     assert actions[-1] == run(1, 2)
+    scheduler.check()
 
 
 def test_a_cancelled_request_that_rests_leaves_at_once_and_others_of_its_batch_stay() -> None:

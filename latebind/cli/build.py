@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from latebind.cli.console import console, progress, reporting, save, show, show_pairs
 from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
-from latebind.cli.sources import check_inputs, example_inputs, load_module, load_rows, load_samples
+from latebind.cli.sources import example_inputs, load_module, load_rows, load_samples
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import TensorSpec
 from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
@@ -205,8 +206,12 @@ def build(
             figures = _sequence(network, examples, made, rows, how)
         else:
             samples = load_samples(rows.data, rows.data_option, seed=seed) if rows.data else None
+            specs = tuple(
+                TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape[1:]))
+                for name, tensor in examples.items()
+            )
             for part in samples or ():  # before anything is made, and a former model replaced
-                check_inputs(part, examples)
+                part.ordered(specs)
             with progress(f"building {title}") as tell:
                 data = None if samples is None else samples[0].inputs
                 built = build_program(

@@ -15,7 +15,7 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, LatebindError
-from latebind.domain.model import ITEM_BYTES, TensorSpec
+from latebind.domain.model import ITEM_BYTES
 from latebind.domain.wording import instead
 from latebind.learned.samples import Samples
 from latebind.program.export import made_of_another
@@ -200,13 +200,3 @@ def _data(data: str, given: Sequence[str] | None) -> object:
             f"the arrays in {data} have different numbers of rows: give each input and label of every row"
         )
     return arrays
-
-
-def check_inputs(samples: Samples, examples: Mapping[str, Tensor]) -> None:
-    """Raise `ConfigError` unless the rows fit the model's inputs, given by these examples, by name or in order."""
-    samples.ordered(
-        tuple(
-            TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape[1:]))
-            for name, tensor in examples.items()
-        )
-    )

@@ -112,7 +112,7 @@ class ForkServer:
             message = msgspec.json.encode(fork)
             try:
                 return self._ask(message, [*streams, *inherited])
-            except EndedError:  # it was idle for too long, or was killed
+            except ConnectionError:  # it was idle for too long, or was killed
                 self._disconnect()
                 return self._ask(message, [*streams, *inherited])
 
@@ -149,10 +149,8 @@ class ForkServer:
         except TimeoutError:
             self._disconnect()  # what it still answers would be taken for the answer to a later request
             raise
-        except (BrokenPipeError, ConnectionResetError) as error:
-            raise EndedError from error
         if not answer:
-            raise EndedError
+            raise ConnectionResetError(errno.ECONNRESET, "the fork server has ended; its last words are in the log")
         connected.settimeout(FORK_SECONDS)
         result = msgspec.json.decode(answer, type=ForkResult)
         if result.error is not None:
@@ -196,10 +194,6 @@ def _started(theirs: socket.socket) -> subprocess.Popen[bytes]:
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a process that forks must have one thread
         process_group=0,  # Ctrl-C is for this process, which ends the others
     )
-
-
-class EndedError(OSError):
-    """The fork server has ended."""
 
 
 def fork_server() -> ForkServer:

@@ -69,11 +69,6 @@ def manifest_in(data: bytes, place: str) -> Manifest:
     return manifest
 
 
-def manifest_bytes(files: dict[str, FileEntry]) -> bytes:
-    """Return the manifest of these files, sorted by name."""
-    return json_bytes(Manifest(FORMAT, dict(sorted(files.items()))))
-
-
 def check_file_name(name: str) -> None:
     """Raise `RepositoryError` unless `name` is one or two plain names with a slash between them."""
     parts = name.split("/")
@@ -258,7 +253,7 @@ def _write_all(
             entries[name] = entry_of(content)
         else:
             entries[name] = FileEntry(path.stat().st_size, _sha256(path))
-    write_bytes(staging / MANIFEST, manifest_bytes(entries))
+    write_bytes(staging / MANIFEST, json_bytes(Manifest(FORMAT, dict(sorted(entries.items())))))
     return entries
 
 

@@ -40,6 +40,10 @@ class Repository:
             raise RepositoryError(f"{self._root} is not a directory: give the folder in which the models are")
         return tuple(listed for folder in self._folders() for listed in self._versions(folder.name))
 
+    def names(self) -> list[str]:
+        """Return the names of all models, sorted; raises as `models` does."""
+        return list(dict.fromkeys(listed.name for listed in self.models()))
+
     def passed_over(self, names: Sequence[str] = ()) -> tuple[str, ...]:
         """Return for each folder that looks like a version of these models (none: of all) why it is none."""
         told = []
@@ -63,8 +67,7 @@ class Repository:
             check_inside(self._root / name, self._root)
         found = self._versions(name) if NAME.fullmatch(name) and (self._root / name).is_dir() else ()
         if not found:
-            there = dict.fromkeys(listed.name for listed in self.models())
-            raise NotFound(f"there is no model {name!r:.140} in {self._root}{instead(name, there)}")
+            raise NotFound(f"there is no model {name!r:.140} in {self._root}{instead(name, self.names())}")
         chosen = [listed for listed in found if version in {None, listed.version}]
         if not chosen:
             raise NotFound(_no_version(f"model {name!r}", version, self._root, [one.version for one in found]))
@@ -117,7 +120,7 @@ def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
     if (place / MANIFEST).is_file() and not names:
         return [place]
     repository = Repository(place)
-    wanted = names or sorted({listed.name for listed in repository.models()})
+    wanted = names or repository.names()
     if not wanted:
         raise RepositoryError(f"{place} holds no model: make one with `latebind build`")
     return [repository.open(name).path for name in wanted]
@@ -160,7 +163,7 @@ def sort_out(place: Path) -> tuple[list[ModelDirectory], dict[str, str]]:
     if (place / MANIFEST).is_file():
         return [ModelDirectory.open(place)], {}
     repository, whole, wrong = Repository(place), [], {}
-    for name in sorted({listed.name for listed in repository.models()}):
+    for name in repository.names():
         try:
             whole.append(repository.open(name))
         except RepositoryError as error:
@@ -264,9 +267,8 @@ class Selection:
         """Return the names that exist now and are to be served; models are not verified."""
         if (self.place / MANIFEST).is_file():
             return (_name(self.place),)
-        models = {listed.name for listed in Repository(self.place).models()}
         queries = {path.name.removesuffix(ENDING) for path in self.place.glob(f"*{ENDING}") if path.is_file()}
-        found = sorted(models) + sorted(queries)
+        found = Repository(self.place).names() + sorted(queries)
         return tuple(name for name in found if not self._names or name in self._names)
 
     def fresh(self, name: str, version: str | None = None) -> Serving:
@@ -284,10 +286,8 @@ class Selection:
             if NAME.fullmatch(name) and query.is_file():
                 check_inside(query, self.place)
                 there = str(Source.read(query).values.get("version", "1"))  # the engine checks that it is a number
-                found, title = (
-                    Serving.of([repository.open(model).path for model in model_names(query)], [query]),
-                    "query",
-                )
+                title, models = "query", [repository.open(model).path for model in model_names(query)]
+                found = Serving.of(models, [query])
             elif not (self.place / MANIFEST).is_file():
                 return Serving.of([repository.open(name, version).path], [])
             elif name == _name(self.place):

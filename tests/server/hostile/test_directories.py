@@ -35,7 +35,7 @@ from latebind.repository.directory import (
     WEIGHTS,
     ModelDirectory,
     entry_of,
-    manifest_bytes,
+    json_bytes,
     write_bytes,
 )
 from latebind.repository.listing import Repository, find_queries
@@ -262,7 +262,9 @@ def written(path: Path, files: Files) -> ModelDirectory:
     for name, data in files.items():
         (path / name).parent.mkdir(parents=True, exist_ok=True)
         (path / name).write_bytes(data)
-    (path / MANIFEST).write_bytes(manifest_bytes({name: entry_of(data) for name, data in files.items()}))
+    (path / MANIFEST).write_bytes(
+        json_bytes({"format": 1, "files": {name: entry_of(data) for name, data in files.items()}})
+    )
     return ModelDirectory.open(path)
 
 

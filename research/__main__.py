@@ -30,6 +30,7 @@ PARTS = {
     "samples": "cluster.command",
     "validate": "validate.command",
     "peers": "peers.command",
+    "before": "before",
 }
 """The module that has each command, as a function of the same name."""
 

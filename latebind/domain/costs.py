@@ -41,6 +41,40 @@ class Curve:
         return max(0.0, self.seconds[right - 1] + slope * (batch - low))
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Seconds as a function of batch size and length: a curve for each of `lengths` (ascending), linear in between.
+
+    The length of a batch is that of its longest row: the product of its named dimensions. A single length holds for
+    all; below the first one, and beyond the last, the nearest slope goes on.
+    """
+
+    lengths: tuple[int, ...]
+    curves: tuple[Curve, ...]
+
+    @property
+    def makes_sense(self) -> bool:
+        """Whether something can have been measured so."""
+        return (
+            0 < len(self.lengths) == len(self.curves)
+            and self.lengths[0] >= 1
+            and all(a < b for a, b in pairwise(self.lengths))
+            and all(curve.makes_sense for curve in self.curves)
+        )
+
+    def at(self, batch: int, length: int = 1) -> float:
+        """Return the seconds that a batch of this size takes, padded to this length."""
+        place = bisect_left(self.lengths, length)
+        if place < len(self.lengths) and self.lengths[place] == length:
+            return self.curves[place].at(batch)
+        if len(self.lengths) == 1:
+            return self.curves[0].at(batch)
+        right = min(max(place, 1), len(self.lengths) - 1)
+        low, high = self.lengths[right - 1], self.lengths[right]
+        before, after = self.curves[right - 1].at(batch), self.curves[right].at(batch)
+        return max(0.0, before + (after - before) * (length - low) / (high - low))
+
+
 def in_turn(curves: Sequence[Curve]) -> Curve:
     """Return the curve of several things that run one after another."""
     batches = tuple(sorted({batch for curve in curves for batch in curve.batches}))

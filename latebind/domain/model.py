@@ -1,8 +1,11 @@
 """What a served model looks like from outside: its name, its tensors and how many stages it has. No weights here."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
+
+from latebind.domain.sizes import Dim, Size, size_of
 
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4, "float64": 8,
@@ -15,9 +18,10 @@ INNER_DTYPES = frozenset({*ITEM_BYTES, "bfloat16", "complex64", "complex128"})
 class TensorSpec:
     """One input or output of a model. `shape` leaves the batch dimension out; `dtype` is numpy's and torch's name.
 
-    A row of a sequence may be shorter than `shape`; `padding` is the value that fills it up, None where all rows are
-    full. Where an input has a `limit`, its values are from `least` to below it: the vocabulary of a model. Where it has
-    a `largest`, its values are numbers from minus that to that, neither infinite nor NaN.
+    Where rows differ in size, `shape` is that of the largest, and `sizes` says what each of its dimensions is in terms
+    of the model's named ones; inputs name these or are fixed. `padding` fills up a row beside a longer one; None where
+    all rows have `shape`. Where an input has a `limit`, its values are from `least` to below it: the vocabulary of a
+    model. Where it has a `largest`, its values are numbers from minus that to that, neither infinite nor NaN.
     """
 
     name: str
@@ -27,10 +31,15 @@ class TensorSpec:
     limit: int | None = None
     least: int = 0
     largest: float | None = None
+    sizes: tuple[Size, ...] = ()
+
+    def shape_of(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape of a row whose named dimensions have these sizes."""
+        return tuple([size_of(size, dims) for size in self.sizes]) if self.sizes else self.shape
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that one row (one request) of this tensor takes."""
+        """Bytes that one row (one request) of this tensor takes, the largest where they differ."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
@@ -92,6 +101,9 @@ class ModelSpec:
 
     `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer. `kinds` are the
     kinds of the stages; empty where all run once.
+
+    `dims` are the named dimensions, whose sizes differ from row to row. Rows of different sizes share a batch where the
+    model `pads`: what is filled up behind a row changes nothing of its answer.
     """
 
     name: str
@@ -103,6 +115,29 @@ class ModelSpec:
     lookups: tuple[int, ...] = ()
     kinds: tuple[StageKind, ...] = ()
     steps: tuple[StepSpec, ...] = ()
+    dims: tuple[Dim, ...] = ()
+    pads: bool = False
+
+    def dims_of(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Return the sizes of the named dimensions in a row with inputs of these shapes, by input.
+
+        Raises `ValueError`, which says what is wrong, for shapes that no row has.
+        """
+        found: dict[str, int] = {}
+        known = {dim.name: dim for dim in self.dims}
+        for tensor in self.inputs:
+            shape, sizes = tuple(shapes[tensor.name]), tensor.sizes or tensor.shape
+            wanted = f"[{', '.join(map(str, sizes))}]"
+            if len(shape) != len(sizes) or any(a != b for a, b in zip(shape, sizes, strict=True) if isinstance(b, int)):
+                raise ValueError(f"{tensor.name!r} has shape {list(shape)}: it must be {wanted}")
+            for size, name in zip(shape, sizes, strict=True):
+                if isinstance(name, int):
+                    continue
+                if not known[name].allows(size):
+                    raise ValueError(f"{tensor.name!r} has {name}={size}: it must be {known[name].range()}")
+                if found.setdefault(name, size) != size:
+                    raise ValueError(f"{tensor.name!r} has {name}={size}, another input {found[name]}: give one size")
+        return found
 
     def kind(self, stage: int) -> StageKind:
         """Return how often a stage runs."""

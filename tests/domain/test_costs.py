@@ -2,7 +2,7 @@
 
 import pytest
 
-from latebind.domain.costs import Curve, ModelCosts, in_turn
+from latebind.domain.costs import Curve, Grid, ModelCosts, in_turn
 
 CURVE = Curve((1, 2, 4), (1.0, 1.5, 3.5))
 
@@ -18,6 +18,19 @@ def test_a_curve_of_one_point_grows_in_proportion() -> None:
 
 def test_a_curve_never_falls_below_zero() -> None:
     assert Curve((2, 4), (0.1, 2.0)).at(1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "seconds"), [(1, 8, 1.0), (3, 8, 2.5), (1, 16, 3.0), (3, 12, 4.5), (1, 4, 0.0), (2, 32, 11.25)]
+)
+def test_a_grid_is_linear_between_and_past_its_lengths(batch: int, length: int, seconds: float) -> None:
+    grid = Grid((8, 16), (CURVE, Curve((1, 3), (3.0, 6.5))))
+    assert grid.makes_sense
+    assert grid.at(batch, length) == pytest.approx(seconds)
+
+
+def test_a_grid_of_one_length_holds_for_all() -> None:
+    assert Grid((1,), (CURVE,)).at(3, 500) == CURVE.at(3)
 
 
 def test_what_is_done_in_turn_takes_the_sum() -> None:

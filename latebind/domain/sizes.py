@@ -1,0 +1,96 @@
+"""Sizes of tensors that may differ from row to row: named dimensions, and sizes that follow from them. Pure."""
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+MOST_SIZE: Final = 1 << 40  # of one dimension
+MOST_LETTERS: Final = 200  # of one size that is written in terms of others
+
+Size = int | str
+"""A fixed size, or one in terms of named dimensions: `L`, `2*L`, `(L - 400)//320 + 1`."""
+
+_OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_CALLS: Final[Mapping[str, Callable[..., int]]] = {"Max": max, "Min": min}  # as torch.export writes them
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A named dimension, which has `least` to `most` elements in each row, a multiple of `step`.
+
+    Tensors that name the same dimension have the same size there in one row.
+    """
+
+    name: str
+    least: int
+    most: int
+    step: int = 1
+
+    @property
+    def makes_sense(self) -> bool:
+        """Whether some size is allowed, and the ends are."""
+        return (
+            self.name.isidentifier()
+            and self.name not in _CALLS
+            and 1 <= self.least <= self.most < MOST_SIZE
+            and self.step >= 1
+            and not self.least % self.step
+            and not self.most % self.step
+        )
+
+    def allows(self, size: int) -> bool:
+        """Return whether a row may have this size."""
+        return self.least <= size <= self.most and not size % self.step
+
+    def range(self) -> str:
+        """Return in words which sizes are allowed."""
+        return f"{self.least} to {self.most}" + (f" in steps of {self.step}" if self.step > 1 else "")
+
+
+def size_of(size: Size, dims: Mapping[str, int]) -> int:
+    """Return a size for these sizes of the named dimensions.
+
+    Raises `ValueError` for what is no such size: a name that is not among them, or another operator.
+    """
+    if isinstance(size, int):
+        return size
+    if size in dims:
+        return dims[size]
+    return _evaluated(_parsed(size), dims)
+
+
+@cache
+def _parsed(size: str) -> ast.expr:
+    if len(size) > MOST_LETTERS:
+        raise ValueError(f"a size of {len(size)} letters is too long: {size[:40]!r} ...")
+    try:
+        return ast.parse(size, mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{size!r} is no size: {error}") from None
+
+
+def _evaluated(node: ast.expr, dims: Mapping[str, int]) -> int:
+    match node:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name) if name in dims:
+            return dims[name]
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_evaluated(operand, dims)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            one, other = _evaluated(left, dims), _evaluated(right, dims)
+            if isinstance(op, ast.FloorDiv | ast.Mod) and not other:
+                raise ValueError(f"{ast.unparse(node)!r} divides by 0")
+            return _OPERATORS[type(op)](one, other)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
+            return _CALLS[name](*[_evaluated(argument, dims) for argument in args])
+    raise ValueError(f"{ast.unparse(node)!r} is no size of dimensions {', '.join(dims) or '(none)'}")

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, chdir
+from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -199,4 +199,9 @@ def _row(kind: str, old: Sequence[Block], new: Sequence[Block]) -> Row:
 
 
 def _memory(server: Child) -> int:
-    return sum(resident(process.pid).whole for process in tree(server.process.pid))
+    """Return the bytes that a server's processes take; one that has ended, and is not waited for yet, takes none."""
+    whole = 0
+    for process in tree(server.process.pid):
+        with suppress(ProcessLookupError, FileNotFoundError):
+            whole += resident(process.pid).whole
+    return whole

@@ -201,7 +201,7 @@ def build(
         check_task(rows.task)
         how |= {"directory": path, "name": title, "version": made.version}
         network = load_module(made.module, made.weights)
-        examples = example_inputs(made.inputs, seed=seed)
+        examples, _ = example_inputs(made.inputs, seed=seed)
         if is_sequence(network):
             figures = _sequence(network, examples, made, rows, how)
         else:

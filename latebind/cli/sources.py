@@ -1,6 +1,7 @@
 """Loads modules and data for a build, from `package.module:function` or a file. It runs code; serving never does."""
 
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,13 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ITEM_BYTES
+from latebind.domain.sizes import Dim, Size
 from latebind.domain.wording import instead
 from latebind.learned.samples import Samples
+from latebind.program.declared import Declared, checked, declared
 from latebind.program.export import made_of_another
+
+RANGE = re.compile(r"([^\W\dx][^\Wx]*)=(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -107,29 +112,67 @@ def _fill(module: nn.Module, weights: Path) -> None:
         raise ConfigError(f"{weights} does not fit the module: {'; '.join(wrong)}; save it from such a module")
 
 
-def example_inputs(descriptions: Sequence[str], *, seed: int) -> dict[str, Tensor]:
-    """Make a batch of two for every `name=dtype:3x32x32`; the shape leaves the batch dimension out.
+def example_inputs(
+    descriptions: Sequence[str], ranges: Sequence[str] = (), *, seed: int
+) -> tuple[dict[str, Tensor], Declared]:
+    """Make a batch of two for every `name=dtype:3x32x32`, and return what may vary in its rows.
 
-    Floats are random, whole numbers 0, or 1 where the name has "mask" in it: nothing is left to compare where all is
-    masked. Raises `ConfigError`.
+    The shape leaves the batch dimension out; it has numbers, and names whose `ranges` are told, as `L=1..512`. Floats
+    are random, whole numbers 0, or 1 where the name has "mask" in it: nothing is left to compare where all is masked.
+    Raises `ConfigError`.
     """
-    generator, made = _generator(seed), {}
+    generator, dims = _generator(seed), _dims(ranges)
+    made: dict[str, Tensor] = {}
+    sizes: dict[str, list[Size]] = {}
     for description in descriptions:
         name, _, rest = description.partition("=")
         dtype, _, shape = rest.partition(":")
-        sizes = shape.split("x") if shape else []
-        if not name or dtype not in ITEM_BYTES or not all(size.isdecimal() and int(size) for size in sizes):
+        row: list[Size] = [int(size) if size.isdecimal() else size for size in shape.split("x")] if shape else []
+        if not name or dtype not in ITEM_BYTES or not all(row):
             known = ", ".join(ITEM_BYTES)
             raise ConfigError(f"{description!r}: write it as image=float32:3x32x32, with a dtype of {known}")
-        dims, kind = (2, *map(int, sizes)), getattr(torch, dtype)
+        for size in row:
+            if isinstance(size, str) and size not in dims:
+                raise ConfigError(f"{description!r:.140}: {_undeclared(size, dims)}")
+        sizes[name] = row
+        sides = [_typical(dims[size]) if isinstance(size, str) else size for size in row]
+        rows, kind = (2, *sides), getattr(torch, dtype)
         try:
             if kind.is_floating_point:
-                made[name] = torch.randn(dims, generator=generator).to(kind)
+                made[name] = torch.randn(rows, generator=generator).to(kind)
             else:
-                made[name] = torch.full(dims, int("mask" in name), dtype=kind)
+                made[name] = torch.full(rows, int("mask" in name), dtype=kind)
         except (RuntimeError, TypeError) as error:  # more than memory, or than 64 bits can count
             raise ConfigError(f"{description!r:.140}: two such rows are larger than memory") from error
-    return made
+    return made, declared(dims, sizes)
+
+
+def _dims(ranges: Sequence[str]) -> dict[str, Dim]:
+    """Return the dimensions that words such as `L=1..512` and `H=32..1024:32` declare, by name."""
+    found: dict[str, Dim] = {}
+    for text in ranges:
+        parts = RANGE.fullmatch(text)
+        if parts is None:
+            how = "write it as L=1..512, or as H=32..1024:32 for the multiples of 32"
+            raise ConfigError(f"--dim {text!r:.140}: {how}; no name has an x, which stands between sizes")
+        name, least, most, step = parts.groups("1")
+        if name in found:
+            raise ConfigError(f"--dim {text!r:.140}: {name} is declared twice")
+        found[name] = checked(Dim(name, int(least), int(most), int(step)), f"--dim {text!r:.140}")
+    return found
+
+
+def _undeclared(size: str, dims: Mapping[str, Dim]) -> str:
+    """Say what to write for a size that is neither a number nor a dimension."""
+    if not size.isidentifier():
+        return f"{size!r} is no size: write a number, or a name whose range --dim tells, such as L"
+    other = instead(size, dims) if dims else ""
+    return f"no --dim says what {size} may be{other}; add --dim {size}=1..512, with the least and the most of a row"
+
+
+def _typical(dim: Dim) -> int:
+    """Return a size in the middle: at either end, an export may take for granted what does not hold elsewhere."""
+    return max(dim.least, (dim.least + dim.most) // (2 * dim.step) * dim.step)
 
 
 def _generator(seed: int) -> torch.Generator:

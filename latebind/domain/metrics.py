@@ -44,8 +44,9 @@ class Histogram:
 class ModelMetrics:
     """The figures of one model, including requests that are steps of queries; or of one query, with nodes as stages.
 
-    `batches`, `runs` and `run_seconds` are by batch size. The last two fields are of models with a decoder, each of
-    whose runs writes one token of every request in it.
+    `batches`, `runs` and `run_seconds` are by batch size. `tokens` and `first_token_seconds` are of models with a
+    decoder, each of whose runs writes one token of every request in it. The last three fields are of models whose rows
+    differ in length: those of answered requests, those of the rows of all runs, and what these were filled up to.
     """
 
     left_at: list[int]  # for each stage
@@ -64,6 +65,9 @@ class ModelMetrics:
     last: float | None = None
     tokens: int | None = None
     first_token_seconds: Histogram = field(default_factory=Histogram)
+    lengths: int | None = None
+    run_lengths: int = 0
+    padded_lengths: int = 0
 
     def ran(self, action: Run) -> None:
         """Count one stage run of a sub-batch; where it is the first stage, its size counts as a batch size."""
@@ -97,6 +101,8 @@ class ModelMetrics:
         found = asdict(self)
         if self.tokens is None:
             del found["tokens"], found["first_token_seconds"]
+        if self.lengths is None:
+            del found["lengths"], found["run_lengths"], found["padded_lengths"]
         return found
 
 
@@ -131,7 +137,8 @@ class Metrics:
         self._models: dict[str, ModelMetrics] = {}
         for spec in [*(served.spec for served in config.models), *(query.spec for query in config.queries)]:
             writes = spec.kind(spec.stages - 1) is StageKind.DECODER
-            self._models[spec.name] = ModelMetrics([0] * spec.stages, tokens=0 if writes else None)
+            lengths = 0 if spec.dims else None
+            self._models[spec.name] = ModelMetrics([0] * spec.stages, tokens=0 if writes else None, lengths=lengths)
         self._steps = {
             query.name: {node.name: StepMetrics(dict.fromkeys(node.models, 0)) for node in query.nodes}
             for query in config.queries
@@ -139,6 +146,7 @@ class Metrics:
         self._replan = {query.name for query in config.queries if query.planner.replan}
         self._running: dict[int, tuple[ModelMetrics, Run, float]] = {}  # by worker, and since when
         self._silent: dict[int, float] = {}  # requests that have written no token yet, and when they arrived
+        self._lengths: dict[int, int] = {}  # of requests for models whose rows differ in length
         self._budget = config.residency.budget
         self._sizes = {served.spec.name: dict(enumerate(served.footprint.sizes)) for served in config.models}
         self._resident: dict[str, set[int]] = {name: set() for name in self._sizes}
@@ -154,6 +162,8 @@ class Metrics:
                 model.pending += len(event.requests)
                 if model.tokens is not None:
                     self._silent.update(dict.fromkeys(event.requests, now))
+                if model.lengths is not None:
+                    self._lengths.update(zip(event.requests, event.inputs, strict=False))
             case Loaded():
                 self._loaded(event)
             case LoadFailed():
@@ -167,12 +177,19 @@ class Metrics:
                 model = self._models[action.model]
                 model.ran(action)
                 self._running[action.worker] = model, action, now
+                if model.lengths is not None:
+                    lengths = [self._lengths.get(request, 1) for request in action.requests]
+                    model.run_lengths += sum(lengths)
+                    model.padded_lengths += max(lengths) * len(lengths)
             case Reply():
                 model = self._models[action.model]
                 model.pending -= 1
                 model.ended(action, now)
                 if self._silent:
                     self._silent.pop(action.request, None)
+                if model.lengths is not None:
+                    length = self._lengths.pop(action.request, 1)
+                    model.lengths += length if action.outcome is ANSWERED else 0
             case StepEnded():
                 self._models[action.model].ended(action, now)
                 if action.outcome is ANSWERED:

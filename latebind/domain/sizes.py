@@ -51,6 +51,10 @@ class Dim:
         """Return whether a row may have this size."""
         return self.least <= size <= self.most and not size % self.step
 
+    def written(self) -> str:
+        """Return the range as options have it: `1..512`, or `32..1024:32` in steps."""
+        return f"{self.least}..{self.most}" + (f":{self.step}" if self.step > 1 else "")
+
     def range(self) -> str:
         """Return in words which sizes are allowed."""
         return f"{self.least} to {self.most}" + (f" in steps of {self.step}" if self.step > 1 else "")

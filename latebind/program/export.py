@@ -78,7 +78,7 @@ def trace(module: nn.Module, inputs: Tensors, **given: Unpack[Names]) -> Exporte
     """Export without simplifying: with other weights, the module gives another graph of the same form."""
     if (kind := made_of_another(module)) is not None:
         raise ExportError(f"the module is {kind}: build the nn.Module that it was made of")
-    names, tensors = _input_names(inputs, given.get("input_names")), tensors_of(inputs)
+    names, tensors = input_names(inputs, given.get("input_names")), tensors_of(inputs)
     rows = tuple(tensor.detach()[torch.arange(EXPORT_BATCH) % tensor.shape[0]] for tensor in tensors)
     with _for_inference(module):
         called = _Flat(module, _keywords(module, inputs), given.get("outputs"))
@@ -211,7 +211,8 @@ def in_order(data: Tensors, examples: Tensors) -> tuple[Tensor, ...]:
     return tuple(tensor.to(one.dtype) for tensor, one in zip(rows, wanted, strict=True))
 
 
-def _input_names(inputs: Tensors, given: Sequence[str] | None) -> tuple[str, ...]:
+def input_names(inputs: Tensors, given: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the names of example inputs for clients. Raises `ExportError` for what are none."""
     tensors = tensors_of(inputs)
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.shape[:1] in {(), (0,)} or tensor.device.type != "cpu":

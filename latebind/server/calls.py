@@ -15,7 +15,7 @@ from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.sequence.padding import room
 from latebind.server.described import NO_WISHES, RequestedOutput
-from latebind.server.gateway import Array
+from latebind.server.gateway import NO_DIMS, Array
 from latebind.server.limits import Limits
 from latebind.server.shared_memory import Place, Reference, Regions
 
@@ -35,6 +35,7 @@ DATATYPES = {
 }
 JSON_ITEMS: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float}
 NO_JSON = frozenset({"FP16"})
+SHAPES = 1024  # that are remembered of each model
 NESTED = re.compile(rb"\[\s*\[")
 
 
@@ -50,7 +51,9 @@ class Tensor:
         self.has_json = self.datatype not in NO_JSON
         self.longest_row = spec.row_bytes
         self._spec = spec
-        self.is_padded = spec.padding is not None
+        self._sizes = spec.sizes or spec.shape
+        self._named = [place for place, size in enumerate(self._sizes) if not isinstance(size, int)]
+        self.is_padded = spec.padding is not None and not self._named
         self._is_limited = spec.is_limited
         self.is_bounded = self._is_limited or self.datatype == "BOOL"
         item: Any = JSON_ITEMS[self.dtype.kind]
@@ -61,15 +64,18 @@ class Tensor:
         self._nested = msgspec.json.Decoder(nested)
 
     def rows(self, datatype: str, shape: Sequence[int], *, max_rows: int) -> int:
-        """Return how many rows a client's tensor has. Raises `InvalidRequest` if it does not fit this tensor."""
+        """Return how many rows a client's tensor has. Raises `InvalidRequest` if it does not fit this tensor.
+
+        Whether the sizes of named dimensions are allowed is for `Calls` to tell, which sees all inputs.
+        """
         if datatype != self.datatype:
             known = "" if datatype in DATATYPES.values() else ", which is not served"
             raise InvalidRequest(f"{self.title} is {datatype!r:.40}{known}: it must be {self.datatype}")
         if not shape or not self._fits(tuple(shape[1:])):
             most = f", and rows of 1 to {self.shape[0]}" if self.is_padded else ""
             alone = f": one row is {[1, *shape]}" if shape and self._fits(tuple(shape)) else ""
-            sides = [-1, *(-1 if self.is_padded else size for size in self.shape)]
-            wanted = f"{sides}, -1 being the batch{most}{alone}"
+            sides = ", ".join(["-1" if self.is_padded else str(size) for size in self._sizes])
+            wanted = f"[{', '.join(filter(None, ('-1', sides)))}], -1 being the batch{most}{alone}"
             raise InvalidRequest(f"{self.title} has shape {list(shape)!s:.80}: it must be {wanted}")
         if not 1 <= shape[0] <= max_rows:
             raise InvalidRequest(f"{self.title} has a batch of {shape[0]!s:.40} rows: send 1 to {max_rows}")
@@ -77,13 +83,25 @@ class Tensor:
 
     def one_row(self, size: int) -> tuple[int, ...]:
         """Return the shape of one row with this many bytes. Raises `InvalidRequest`."""
-        shorter, rest = divmod(size, self.dtype.itemsize)
-        if self.is_padded and not rest and self._fits((shorter,)):
-            return (1, shorter)
-        if size != self.longest_row:
-            most = "at most " if self.is_padded else ""
+        values, rest = divmod(size, self.dtype.itemsize)
+        row = () if rest else self.row_of(values)
+        if not self._fits(row) or self.bytes_of(row) != size:
+            most = "at most " if self.is_padded or self._named else ""
             raise InvalidRequest(f"the body has {size} bytes: one row of {self.title} has {most}{self.longest_row}")
-        return (1, *self.shape)
+        return (1, *row)
+
+    def row_of(self, values: int) -> tuple[int, ...]:
+        """Return the shape of a row that has so many values, if one has. Raises `InvalidRequest` if several do."""
+        if self.is_padded:
+            return (values,)
+        if len(self._named) > 1:
+            sides = " and ".join([str(self._sizes[place]) for place in self._named])
+            raise InvalidRequest(f"{self.title} may have any {sides}: send a `shape`, by /infer with its JSON")
+        if not self._named:
+            return self.shape
+        (place,) = self._named
+        fixed = prod([size for size in self._sizes if isinstance(size, int)])
+        return (*self.shape[:place], values // fixed, *self.shape[place + 1 :])
 
     def bytes_of(self, shape: Sequence[int]) -> int:
         """Return how many bytes a tensor of this shape takes in binary; the shape must have been checked."""
@@ -140,7 +158,9 @@ class Tensor:
             raise FloatingPointError from None
 
     def _fits(self, row: tuple[int, ...]) -> bool:
-        """Tell whether rows of this shape are rows of the tensor."""
+        """Tell whether rows of this shape are rows of the tensor, whatever the sizes of named dimensions."""
+        if self._named and len(row) == len(self.shape):
+            return all(row[place] == size for place, size in enumerate(self._sizes) if isinstance(size, int))
         return row == self.shape or (self.is_padded and len(row) == 1 and 1 <= row[0] <= self.shape[0])
 
     def _check_limit(self, array: Array) -> None:
@@ -186,6 +206,7 @@ class CallOutput(msgspec.Struct, frozen=True):
 class Call(msgspec.Struct, frozen=True):
     """A checked infer call of `rows` rows; `inputs` are in the order in which their bytes follow.
 
+    `dims` are the sizes of the model's named dimensions in all of its rows.
     `size` is the number of bytes that its body must have. `timeout` is in microseconds, 0 for the default. `priority` 1
     goes first, 0 is the default. `waited` is how many seconds of its time were gone when it came.
     """
@@ -198,6 +219,7 @@ class Call(msgspec.Struct, frozen=True):
     timeout: int = 0
     priority: int = 0
     waited: float = 0.0
+    dims: Mapping[str, int] = NO_DIMS
 
 
 def with_time_waited(call: Call, said: str | bytes | None) -> Call:
@@ -228,29 +250,44 @@ class Calls:
         ]
         self._limits = limits
         self._regions = regions or Regions()
-        self._matched = lru_cache(256)(self._match)  # clients send the same few shapes
+        self._matched = lru_cache(SHAPES)(self._match)  # clients send the same few shapes
+        self.dims = lru_cache(SHAPES)(self._dims)
 
     def _match(self, name: str, datatype: str, shape: tuple[int, ...]) -> tuple[Tensor, int]:
         """Return the tensor of an input and its number of rows."""
         tensor = _known(self.inputs, name, "input", self.spec)
         return tensor, tensor.rows(datatype, shape, max_rows=self._limits.max_rows)
 
-    def match(self, given: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[list[Tensor], int]:
-        """Return the tensor for each input, given by name, datatype and shape, and the number of rows of the call."""
+    def _dims(self, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Mapping[str, int]:
+        """Return the sizes of named dimensions in a call whose inputs, by name, have these shapes."""
+        try:
+            return self.spec.dims_of({name: shape[1:] for name, shape in shapes})
+        except ValueError as error:
+            raise InvalidRequest(f"tensor {error}") from None
+
+    def match(self, given: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[list[Tensor], int, Mapping[str, int]]:
+        """Return the tensor for each input, given by name, datatype and shape, and the rows and sizes of the call.
+
+        The sizes are those of named dimensions.
+        """
         found: dict[str, Tensor] = {}
-        rows = 0
+        shapes: list[tuple[str, tuple[int, ...]]] = []
+        rows, sized = 0, bool(self.spec.dims)
         for name, datatype, shape in given:
-            tensor, counted = self._matched(name, datatype, tuple(shape))
+            sides = tuple(shape)
+            tensor, counted = self._matched(name, datatype, sides)
             if name in found:
                 raise InvalidRequest(f"input {name!r} is given twice")
             if found and counted != rows:
                 raise InvalidRequest(f"input {name!r} has a batch of {counted} rows, the one before it {rows}")
             rows = counted
             found[name] = tensor
+            if sized:
+                shapes.append((name, sides))
         if len(found) < len(self.inputs):
             missing = next(name for name in self.inputs if name not in found)
             raise InvalidRequest(f"input {missing!r} is missing: {self.spec.name!r} needs {list(self.inputs)}")
-        return list(found.values()), rows
+        return list(found.values()), rows, self.dims(tuple(shapes)) if sized else NO_DIMS
 
     def place(self, reference: Reference, tensor: Tensor, shape: Sequence[int]) -> Place:
         """Return where in shared memory an input of this shape lies; the shape must have been checked."""

@@ -21,7 +21,7 @@ def platform(spec: ModelSpec) -> str:
 
 
 def metadata(spec: ModelSpec) -> dict[str, object]:
-    """Return the protocol's description of a model; -1 stands for the batch, and for rows that may be shorter."""
+    """Return the protocol's description of a model; -1 stands for the batch, and for what varies from row to row."""
     return {
         "name": spec.name,
         "versions": [spec.version],
@@ -38,7 +38,8 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
 
     Fields and values are those of Triton's `model_config.proto`; perf_analyzer needs `model_transaction_policy`,
     `response_cache` and one kind of scheduling. In the configuration of a query, a step is listed once for each model
-    that may answer it. Tensors are named as `StepSpec` names them.
+    that may answer it. Tensors are named as `StepSpec` names them. `parameters` say the
+    ranges of named dimensions.
     """
     config: dict[str, object] = {
         "name": spec.name,
@@ -54,6 +55,8 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
+    if spec.dims:
+        config["parameters"] = {dim.name: {"string_value": dim.written()} for dim in spec.dims}
     if spec.steps:
         config["ensemble_scheduling"] = {"step": _steps(spec, {model.name: model for model in models})}
     else:
@@ -99,7 +102,8 @@ def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, o
 
 
 def _dims(spec: TensorSpec) -> list[int]:
-    return [-1 if spec.padding is not None else size for size in spec.shape]
+    sizes = spec.sizes or (spec.shape if spec.padding is None else (-1,) * len(spec.shape))
+    return [size if isinstance(size, int) else -1 for size in sizes]
 
 
 # Statistics ----------------------------------------------------------------------------------------------------------

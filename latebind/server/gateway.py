@@ -12,6 +12,7 @@ from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 
 Array: TypeAlias = NDArray[Any]
+NO_DIMS: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,13 @@ class StepAnswer:
 class Answer(msgspec.Struct, frozen=True):
     """The result of a call of N rows.
 
-    `outputs` are arrays `(N, *shape)` by name. For each row, `left_at` is the stage at which it left the network,
-    `waited` and `ran` are the seconds that it spent in the queue and with a worker. `steps` are the steps that a query
-    ran for each row, in the order in which they ended; it is empty for a model. `spec` is the version that answered;
-    None: the one that was asked. Of an answer that comes in pieces (`Claim.stream`), all but the last are not
-    `complete`; each has the tokens that the one before it did not have. `caches` is the version of the learned caches
-    that the engine used for each row, as a number (`adaptation.controller.number_of`); empty without learned caches.
+    `outputs` are arrays `(N, *shape)` by name, of the shape that rows of these sizes have. For each row, `left_at` is
+    the stage at which it left the network, `waited` and `ran` are the seconds that it spent in the queue and with a
+    worker. `steps` are the steps that a query ran for each row, in the order in which they ended; it is empty for a
+    model. `spec` is the version that answered; None: the one that was asked. Of an answer that comes in pieces
+    (`Claim.stream`), all but the last are not `complete`; each has the tokens that the one before it did not have.
+    `caches` is the version of the learned caches that the engine used for each row, as a number
+    (`adaptation.controller.number_of`); empty without learned caches.
     """
 
     outputs: dict[str, Array]
@@ -73,7 +75,9 @@ class ModelMetrics(TypedDict):
     `batches` those by their size at the start. `runs` and `run_seconds` are number and time of stage runs by how many
     requests were in them. `latency_seconds` and `queue_seconds` are of answered requests, `failed_seconds` is the time
     of all others from arrival to end, `slack_seconds` what was estimated on arrival. Of a sequence model, `tokens`
-    counts those written and `first_token_seconds` is from arrival to the first. `last` is when the last request was
+    counts those written and `first_token_seconds` is from arrival to the first. Of a model whose rows differ in length,
+    `lengths` sums those of answered requests, `run_lengths` those of the rows in all runs of stages, `padded_lengths`
+    what they were filled up to. `last` is when the last request was
     answered, on the clock of `Snapshot.now`.
     """
 
@@ -93,6 +97,9 @@ class ModelMetrics(TypedDict):
     pending: int
     tokens: NotRequired[int]
     first_token_seconds: NotRequired[Distribution]
+    lengths: NotRequired[int]
+    run_lengths: NotRequired[int]
+    padded_lengths: NotRequired[int]
 
 
 class MemoryMetrics(TypedDict):
@@ -159,10 +166,10 @@ class Claim(Protocol):
 
     @property
     def rows(self) -> Mapping[str, Sequence[Array]]:
-        """For every input, N arrays of its `shape`: written before `send`, and readable until `release`.
+        """For every input, N arrays, written before `send`, and readable until `release`.
 
-        They are not cleared before: their contents are arbitrary, also past the end of a row that is shorter than the
-        tensor.
+        Each has the input's `shape`, or the one that it has for the sizes that were claimed. They are not cleared
+        before: their contents are arbitrary, also past the end of a row that is shorter than the tensor.
         """
 
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:

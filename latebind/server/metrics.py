@@ -62,6 +62,10 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     ),
     "latebind_tokens": (Counter, "Tokens written", MODEL, "tokens"),
     "latebind_first_token_seconds": (Histogram, "Arrival to first token", MODEL, "first_token_seconds"),
+    "latebind_lengths": (Counter, "Lengths of answered requests, as tokens of texts", MODEL, "lengths"),
+    "latebind_run_lengths": (Counter, "Lengths of rows in stages run", MODEL, "run_lengths"),
+    "latebind_padded_lengths": (Counter, "The same, as the longest of each run", MODEL, "padded_lengths"),
+    "latebind_padding_ratio": (Gauge, "Padded lengths over lengths, since the start", MODEL),
     "latebind_runs": (Counter, "Stages run, by how many requests were in it", SIZE, "runs"),
     "latebind_run_seconds": (Counter, "Time of stages, by their requests", SIZE, "run_seconds"),
     "latebind_merges": (Counter, "Times two sub-batches became one", MODEL, "merges"),
@@ -180,8 +184,11 @@ def prometheus_text(
     for name, version in sorted(versions.items()):
         labels = name, version
         if name in snapshot["models"]:
-            found.tell(snapshot["models"][name], *labels)
-            _add_triton(found, snapshot["models"][name], labels, is_query=name in queries)
+            model = snapshot["models"][name]
+            found.tell(model, *labels)
+            if model.get("run_lengths"):
+                found.add("latebind_padding_ratio", model["padded_lengths"] / model["run_lengths"], *labels)
+            _add_triton(found, model, labels, is_query=name in queries)
         found.tell(snapshot.get("batching", {}).get(name, {}), *labels)
         for step, figures in steps.get(name, {}).items():
             found.tell(figures, *labels, step)

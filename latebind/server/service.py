@@ -222,7 +222,7 @@ class Service:
         REQUEST.set(call.id)
         if not (parent or self._trace_settings.any) or not self.tracing.wanted(spec.name, parent):
             return NOT_FOLLOWED
-        return self.tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent)
+        return self.tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent, dims=call.dims)
 
     async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
         """Return the slots of a call, filled, and its deadline."""
@@ -237,7 +237,7 @@ class Service:
             if there is not spec:  # another version has replaced the one that the call was made for
                 if version is not None and version != there.version:
                     raise _no_version(there, version)
-                if (spec.inputs, spec.outputs) != (there.inputs, there.outputs):
+                if (spec.inputs, spec.outputs, spec.dims) != (there.inputs, there.outputs, there.dims):
                     raise Unavailable(
                         f"{there.name} became another while this request came: ask what it takes and send it again"
                     )

@@ -51,6 +51,7 @@ class SpanExport:
                 "latebind.version": call.version,
                 "latebind.rows": call.count,
                 "latebind.outcome": call.outcome,
+                **{f"latebind.dim.{name}": size for name, size in call.dims.items()},
             },
             start_time=_time(call, call.began),
         )

@@ -9,7 +9,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 
@@ -18,6 +18,7 @@ import msgspec
 from latebind.domain.errors import LatebindError
 from latebind.domain.tracing import Trace
 from latebind.server.faults import request_id
+from latebind.server.gateway import NO_DIMS
 from latebind.server.settings import Traces
 
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")  # W3C
@@ -35,6 +36,7 @@ class TracedCall(msgspec.Struct):
 
     `began` and `ended` are on the clock of `time.monotonic()`, like all times in `rows`; add `wall` to get Unix time.
     `outcome` is `answered`, `cancelled` or the class of the error. `parent` is the caller's span, if it sent one.
+    `dims` are the sizes of the model's named dimensions in its rows.
     """
 
     number: int
@@ -49,6 +51,7 @@ class TracedCall(msgspec.Struct):
     ended: float = 0.0
     outcome: str = ""
     rows: list[Trace] = msgspec.field(default_factory=list)
+    dims: Mapping[str, int] = {}
 
     @property
     def complete(self) -> bool:
@@ -69,6 +72,7 @@ class TracedCall(msgspec.Struct):
             "began": self.began + self.wall,
             "seconds": self.ended - self.began,
             "outcome": self.outcome,
+            "dims": self.dims,
             "rows": [self._row(trace) for trace in self.rows],
         }
 
@@ -115,12 +119,14 @@ class Tracing:
         return (sampled or self._settings.wanted(model)) and len(self._open) < self._most_open
 
     @contextmanager
-    def following(self, model: str, version: str, rows: int, *, id: str, parent: str) -> Iterator[TracedCall]:
+    def following(
+        self, model: str, version: str, rows: int, *, id: str, parent: str, dims: Mapping[str, int] = NO_DIMS
+    ) -> Iterator[TracedCall]:
         """Trace a call from here to the end of the block."""
         number = next(self._numbers)
         known = parent if TRACEPARENT.fullmatch(parent) else ""
         now = time.monotonic()
-        call = TracedCall(number, request_id(id), model, version, rows, known, now, time.time() - now)
+        call = TracedCall(number, request_id(id), model, version, rows, known, now, time.time() - now, dims=dims)
         self._open[number] = call
         try:
             yield call

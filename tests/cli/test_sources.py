@@ -9,6 +9,7 @@ import torch
 
 from latebind.cli.sources import example_inputs, load_rows
 from latebind.domain.errors import ConfigError
+from latebind.domain.sizes import Dim
 from latebind.learned.samples import Samples
 
 
@@ -42,9 +43,46 @@ def test_an_option_without_a_value_or_that_a_function_does_not_take_is_refused(
 
 
 def test_a_mask_of_examples_hides_nothing() -> None:
-    made = example_inputs(["input_ids=int64:4", "attention_mask=int64:4"], seed=2**63 - 1)
+    made, varying = example_inputs(["input_ids=int64:4", "attention_mask=int64:4"], seed=2**63 - 1)
+    assert varying == ((), {})
     assert made["input_ids"].sum() == 0
     assert bool((made["attention_mask"] == 1).all())
+
+
+def test_named_sizes_are_dimensions_and_examples_are_neither_the_least_nor_the_most() -> None:
+    inputs = ["ids=int64:L", "image=float32:3xHxW", "scale=float32:"]
+    made, varying = example_inputs(inputs, ["L=1..512", "W=32..1024:32", "H=7..8"], seed=0)
+    assert varying.dims == (Dim("L", 1, 512), Dim("W", 32, 1024, 32), Dim("H", 7, 8))
+    assert varying.sizes == {"ids": ("L",), "image": (3, "H", "W")}
+    shapes = {name: tuple(tensor.shape) for name, tensor in made.items()}
+    assert shapes == {"ids": (2, 256), "image": (2, 3, 7, 512), "scale": (2,)}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "ranges", "said"),
+    [
+        ("x=int64:L", "", r"'x=int64:L': no --dim says what L may be; add --dim L=1\.\.512"),
+        ("x=int64:lenght", "length=1..9", "lenght may be: did you mean 'length'.; add"),
+        ("x=int64:2*L", "L=1..9", r"'2\*L' is no size: write a number, or a name"),
+        ("x=int64:3x", "", "write it as image=float32"),
+        ("x=int64:4", "L=1..512", "no input has the dimension L"),
+        ("x=int64:L", "L=512", r"--dim 'L=512': write it as L=1\.\.512"),
+        ("x=int64:L", "Lx=1..512", "no name has an x"),
+        ("x=int64:L", "L=1..512 L=1..512", "L is declared twice"),
+        ("x=int64:L", "L=0..512", "at least 1"),
+        ("x=int64:L", "L=32..512:0", "steps are of 1 or more"),
+        ("x=int64:L", "L=512..1", r"ends before it begins: from 1 to 512\?"),
+        ("x=int64:L", "L=32..1000:32", r"multiples of the step, 32: from 32 to 992\?"),
+        ("x=int64:L", "L=1..31:32", "multiples of the step, 32$"),
+        ("x=int64:L", "L=8..8", "a single size: write 8 in the place of L"),
+        ("x=int64:L", "L=1..99999999999999999", "more than any row has"),
+        ("x=int64:Min", "Min=1..9", "'Min' is no name"),
+        ("x=int64:LxL", "L=1..9999999999", "larger than memory"),
+    ],
+)
+def test_sizes_that_nobody_can_have_meant_are_refused_with_what_to_write(inputs: str, ranges: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        example_inputs(inputs.split(), ranges.split(), seed=0)
 
 
 @pytest.mark.parametrize("other", ["mask", "labels"])

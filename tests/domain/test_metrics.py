@@ -9,6 +9,7 @@ from latebind.domain.events import Arrived, Loaded, LoadFailed, Mapped, StageDon
 from latebind.domain.metrics import Metrics
 from latebind.domain.model import ModelSpec, StageKind, StepSpec
 from latebind.domain.query import Node, PlannerConfig, Query
+from latebind.domain.sizes import Dim
 from tests.models import SCORES, VECTOR, config, served
 
 QUERY = Query(
@@ -131,3 +132,20 @@ def test_a_step_that_raises_writes_no_token_and_who_goes_before_the_first_has_no
     figures = metrics.snapshot()["models"]["net"]
     assert figures["tokens"] == 2
     assert figures["first_token_seconds"]["count"] == 0
+
+
+def test_lengths_count_as_they_are_and_as_the_longest_of_each_run() -> None:
+    net = served("net")
+    sized = replace(net, spec=replace(net.spec, dims=(Dim("L", 1, 9),)))
+    metrics = Metrics(config(sized))
+    arrived = Arrived("net", 1.0, (1, 2), (0, 1), inputs=(3, 7))
+    metrics.observe(arrived, [Run(0, "net", 0, (1, 2), (0, 1))], now=0.0)
+    metrics.observe(
+        StageDone(0, (2,)),
+        [Reply(2, "net", Outcome.ANSWERED, 0, 0.0, 0.25), Run(0, "net", 1, (1,), (0,))],
+        now=0.25,
+    )
+    metrics.observe(StageFailed(0), [Reply(1, "net", Outcome.FAILED, 1, 0.0, 0.5)], now=0.5)
+    figures = metrics.snapshot()["models"]["net"]
+    assert (figures["lengths"], figures["run_lengths"], figures["padded_lengths"]) == (7, 10 + 3, 14 + 3)
+    assert "lengths" not in Metrics(config()).snapshot()["models"]["net"]

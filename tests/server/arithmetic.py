@@ -12,17 +12,18 @@ import numpy as np
 from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavailable
 from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
 from latebind.domain.picture import BatchPicture, LanePicture, MemberPicture, Picture, WorkerPicture
+from latebind.domain.sizes import Dim
 from latebind.domain.tracing import Span, Trace
 from latebind.sequence.padding import trimmed
-from latebind.server.gateway import Answer, Array, Shown, Snapshot, StepAnswer
+from latebind.server.gateway import NO_DIMS, Answer, Array, Shown, Snapshot, StepAnswer
 
 Rows = Mapping[str, Array]
 STAGES = 3
 WAITED, RAN = 0.0005, 0.00125  # seconds
 
 
-def spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec]) -> ModelSpec:
-    return ModelSpec(name, "1", tuple(inputs), tuple(outputs), stages=STAGES, max_batch=8, lookups=(0,))
+def spec(name: str, inputs: list[TensorSpec], outputs: list[TensorSpec], *dims: Dim) -> ModelSpec:
+    return ModelSpec(name, "1", tuple(inputs), tuple(outputs), stages=STAGES, max_batch=8, lookups=(0,), dims=dims)
 
 
 def one_to_one(name: str, dtype: str, *shape: int) -> ModelSpec:
@@ -48,6 +49,25 @@ SPECS = (
         [TensorSpec("sum", "float64", ()), TensorSpec("b", "int64", (3,))],
     ),
     spec("echo", [TensorSpec("x", "int64", (6,), 0)], [TensorSpec("y", "int64", (6,), 0)]),
+    spec(
+        "text",
+        [TensorSpec(name, "int64", (12,), 0, limit, sizes=("L",)) for name, limit in (("ids", 100), ("mask", 2))],
+        [TensorSpec("y", "int64", (12,), sizes=("L",)), TensorSpec("length", "int64", ())],
+        Dim("L", 2, 12),
+    ),
+    spec(
+        "picture",
+        [TensorSpec("x", "float32", (2, 8, 6), 0, sizes=(2, "H", "W"))],
+        [TensorSpec("y", "float32", (2, 8, 3), sizes=(2, "H", "W//2"))],
+        Dim("H", 4, 8, 4),
+        Dim("W", 1, 6),
+    ),
+    spec(
+        "sound",
+        [TensorSpec("x", "float32", (2, 9), 0, sizes=(2, "T"))],
+        [TensorSpec("y", "float32", (2, 9), sizes=(2, "T"))],
+        Dim("T", 1, 9),
+    ),
     *(one_to_one(name, "float32", 1) for name in ("stuck", "full", "late", "gone", "failing", "crashing")),
     query(
         "traffic",
@@ -71,6 +91,8 @@ COMPUTE: dict[str, Callable[[Rows], dict[str, Array]]] = {
     "pair": pair,
     "echo": lambda rows: {"y": trimmed(rows["x"], SPECS_BY_NAME["echo"].outputs[0])},
     "invert": lambda rows: {"y": ~rows["x"]},
+    "text": lambda rows: {"y": rows["ids"] * rows["mask"], "length": rows["mask"].sum(axis=1)},
+    "picture": lambda rows: {"y": rows["x"][..., : rows["x"].shape[-1] // 2]},
 }
 ERRORS: dict[str, Exception] = {
     "full": Refused("the queue of 'full' has 256 requests"),
@@ -182,10 +204,10 @@ class Arithmetic:
 class Places:
     """Memory for one call."""
 
-    def __init__(self, gateway: Arithmetic, spec: ModelSpec, rows: int) -> None:
+    def __init__(self, gateway: Arithmetic, spec: ModelSpec, rows: int, dims: Mapping[str, int] = NO_DIMS) -> None:
         self._gateway = gateway
         self.spec = spec
-        self._arrays = {tensor.name: np.empty((rows, *tensor.shape), tensor.dtype) for tensor in spec.inputs}
+        self._arrays = {tensor.name: np.empty((rows, *tensor.shape_of(dims)), tensor.dtype) for tensor in spec.inputs}
         self.rows = {name: [array[i, ...] for i in range(rows)] for name, array in self._arrays.items()}
 
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:

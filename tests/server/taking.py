@@ -91,7 +91,7 @@ def _attempt(
         request = arriving(parts, fields=fields, length=len(content) if told else None)
         call = await read_call(codec, request)
         inputs = codec.spec.inputs
-        rows = {tensor.name: np.zeros((call.rows, *tensor.shape), tensor.dtype) for tensor in inputs}
+        rows = {tensor.name: np.zeros((call.rows, *tensor.shape_of(call.dims)), tensor.dtype) for tensor in inputs}
         await fill(call, request, {name: [array[i, ...] for i in range(call.rows)] for name, array in rows.items()})
         return Taken(call, rows)
 

@@ -26,7 +26,7 @@ from latebind.server.gateway import (
 from latebind.server.limits import Limits
 from latebind.server.metrics import FAMILIES, Gpu, Machine, prometheus_text
 from latebind.server.service import best_classes
-from tests.server.arithmetic import SPECS, one_to_one
+from tests.server.arithmetic import SPECS, SPECS_BY_NAME, one_to_one
 from tests.server.conftest import opened, scalar
 
 ROOT = Path(__file__).parent.parent.parent
@@ -64,9 +64,10 @@ STEP: StepMetrics = {
     "spent_seconds": {"le": [0.01, 0.1], "counts": [3, 1, 0], "sum": 0.06, "count": 4},
 }
 WITH_TOKENS: ModelMetrics = {**SNAPSHOT["models"]["m"], "tokens": 40, "first_token_seconds": FIRST}
+WITH_LENGTHS: ModelMetrics = {**SNAPSHOT["models"]["m"], "lengths": 90, "run_lengths": 200, "padded_lengths": 250}
 EVERYTHING: Snapshot = {
     **SNAPSHOT,
-    "models": {"m": SNAPSHOT["models"]["m"], "s": WITH_TOKENS},
+    "models": {"m": SNAPSHOT["models"]["m"], "s": WITH_TOKENS, "l": WITH_LENGTHS},
     "memory": {"budget_bytes": 60, "models": {"m": LOADED, "gone": LOADED}},
     "steps": {"m": {"cars": STEP}},
     "gpu": "GPU-1",
@@ -76,7 +77,7 @@ ADAPTED = AdaptationFigures(
 )
 TEXT = prometheus_text(
     EVERYTHING,
-    versions={"m": "7", "s": "7"},
+    versions={"m": "7", "s": "7", "l": "7"},
     replies={200: 9, 503: 1},
     adaptation={"m": ADAPTED, "gone": ADAPTED},
     machine={"cpu": {"utilization": 0.5}, "gpu": {"power_usage": 70.5, "energy_consumption": 9.0}},
@@ -119,6 +120,10 @@ VALUES: list[tuple[str, dict[str, str], float]] = [
     ("latebind_learned_caches_info", {"number": "000003"}, 1),
     ("latebind_tokens_total", {"model": "s"}, 40),
     ("latebind_first_token_seconds_sum", {"model": "s"}, 0.005),
+    ("latebind_lengths_total", {"model": "l"}, 90),
+    ("latebind_run_lengths_total", {"model": "l"}, 200),
+    ("latebind_padded_lengths_total", {"model": "l"}, 250),
+    ("latebind_padding_ratio", {"model": "l"}, 1.25),
     ("nv_inference_first_response_histogram_ms_sum", {"model": "s"}, 5),
     ("nv_inference_first_response_histogram_ms_sum", {}, 500),
     ("nv_inference_first_response_histogram_ms_bucket", {"le": "100.0"}, 9),
@@ -263,6 +268,15 @@ def test_dims_are_the_shapes_of_the_metadata_without_their_batch() -> None:
 def test_rows_that_may_be_shorter_have_no_fixed_dim() -> None:
     config = model_config(WORDS, [WORDS], max_rows=MAX_ROWS)
     assert config["input"] == [{"name": "tokens", "data_type": "TYPE_INT64", "dims": [-1]}]
+
+
+def test_what_varies_is_minus_one_and_its_range_is_among_the_parameters() -> None:
+    picture = SPECS_BY_NAME["picture"]
+    config = model_config(picture, SPECS, max_rows=MAX_ROWS)
+    assert [(one["shape"]) for one in metadata(picture)["inputs"]] == [[-1, 2, -1, -1]]  # type: ignore[attr-defined]
+    assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": [2, -1, -1]}]
+    assert config["parameters"] == {"H": {"string_value": "4..8:4"}, "W": {"string_value": "1..6"}}
+    assert "parameters" not in model_config(WORDS, [WORDS], max_rows=MAX_ROWS)
 
 
 # What the machine does ------------------------------------------------------------------------------------------------

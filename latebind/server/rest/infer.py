@@ -233,7 +233,7 @@ class Codec:
         parameters = request.parameters or NO_PARAMETERS
         check_schedule(parameters.timeout, parameters.priority, parameters.sequence_id)
         wanted = self.calls.wanted(request.outputs or (), binary=parameters.binary_data_output)
-        tensors, rows = self.calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])
+        tensors, rows, dims = self.calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])
         size = len(text)
         plan = []
         for tensor, given in zip(tensors, request.inputs, strict=True):
@@ -246,7 +246,8 @@ class Codec:
         inputs = tuple(
             [CallInput(tensor, given.shape) if binary else self._given(tensor, given) for tensor, given, binary in plan]
         )
-        return Call(inputs, rows, wanted, size, request.id or "", parameters.timeout, parameters.priority)
+        about = request.id or "", parameters.timeout, parameters.priority
+        return Call(inputs, rows, wanted, size, *about, dims=dims)
 
     def decode_raw(self, size: int) -> Call:
         """Return the call of a body of `size` bytes without JSON: one row of the only input, all outputs in binary."""
@@ -254,7 +255,9 @@ class Codec:
         if len(inputs) != 1:
             raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(inputs)}")
         (tensor,) = inputs.values()
-        return Call((CallInput(tensor, tensor.one_row(size)),), 1, self.calls.wanted((), binary=True), size)
+        shape = tensor.one_row(size)
+        given, wanted = (CallInput(tensor, shape),), self.calls.wanted((), binary=True)
+        return Call(given, 1, wanted, size, dims=self.calls.dims(((tensor.name, shape),)))
 
     def decode_row(self, text: bytes) -> Call:
         """Return the call of one row that this JSON describes, its inputs by name (Triton's generate extension)."""
@@ -271,13 +274,13 @@ class Codec:
                 stated = f"{tensor.title} is {tensor.datatype}, which has no JSON form"
                 raise InvalidRequest(f"{stated}: ask this model by /infer, which takes and gives binary data")
         rows = {name: self._row(name, data) for name, data in request.inputs.items()}
-        tensors, _ = self.calls.match((name, datatype, shape) for name, (datatype, shape, _) in rows.items())
+        tensors, _, dims = self.calls.match((name, datatype, shape) for name, (datatype, shape, _) in rows.items())
         inputs = [
             CallInput(tensor, shape, tensor.from_json(data, shape=shape))
             for tensor, (_, shape, data) in zip(tensors, rows.values(), strict=True)
         ]
         wanted = self.calls.wanted((), binary=False)
-        return Call(tuple(inputs), 1, wanted, 0, request.id or "", about.timeout, about.priority)
+        return Call(tuple(inputs), 1, wanted, 0, request.id or "", about.timeout, about.priority, dims=dims)
 
     def check_json_size(self, size: int) -> None:
         """Raise `TooLarge` for a JSON part that has more bytes than the limit."""
@@ -339,7 +342,7 @@ class Codec:
         if tensor is None:
             return "", (), listed  # the name is refused when it is looked up
         values = listed.count(b",") + 1 if listed[1:-1].strip() else 0
-        return tensor.datatype, (1, values) if tensor.is_padded else (1, *tensor.shape), listed
+        return tensor.datatype, (1, *tensor.row_of(values)), listed
 
 
 def _hint(text: bytes) -> str:

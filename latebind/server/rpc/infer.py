@@ -269,14 +269,14 @@ class RpcCodec:
             if len(one.shape) > MOST_DIMENSIONS:
                 most = f"{MOST_DIMENSIONS} at most"
                 raise InvalidRequest(f"input {one.name!r:.100} has {len(one.shape)} dimensions: {most}")
-        tensors, rows = self._calls.match((one.name, one.datatype, one.shape) for one in inputs)
+        tensors, rows, dims = self._calls.match((one.name, one.datatype, one.shape) for one in inputs)
         contents = iter(raw) if raw else None
         given = tuple([self._given(tensor, one, contents) for tensor, one in zip(tensors, inputs, strict=True)])
         if contents is not None and next(contents, None) is not None:
             raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
         if len(request.id) > LONGEST_ID:
             raise InvalidRequest(f"the id of the request has {len(request.id)} letters: {LONGEST_ID} at most")
-        return Call(given, rows, wanted, 0, request.id, sooner(about.timeout, seconds), about.priority)
+        return Call(given, rows, wanted, 0, request.id, sooner(about.timeout, seconds), about.priority, dims=dims)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the serialised response with these `parameters` and the outputs that the client wants."""

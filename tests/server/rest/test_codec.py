@@ -182,6 +182,31 @@ def test_tokens_that_the_model_does_not_know_are_refused(token: int) -> None:
             take(Codec(SPEC, LIMITS), content, json_bytes)
 
 
+# Rows of other sizes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", [1, 4, 9])
+def test_the_size_of_one_row_without_json_follows_from_its_bytes(length: int) -> None:
+    row = np.arange(2 * length, dtype=np.float32).reshape(1, 2, length)
+    taken = take(Codec(MODELS["sound"], LIMITS), row.tobytes(), 0)
+    assert taken.call.dims == {"T": length}
+    np.testing.assert_array_equal(taken.rows["x"], row)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "said"),
+    [
+        ("sound", 12, "the body has 12 bytes: one row of tensor 'x' has at most 72"),
+        ("sound", 80, "T=10: it must be 1 to 9"),
+        ("sound", 0, "T=0: it must be 1 to 9"),
+        ("picture", 32, "may have any H and W: send a `shape`"),
+    ],
+)
+def test_bytes_that_no_row_has_are_refused(model: str, size: int, said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        take(Codec(MODELS[model], LIMITS), bytes(size), 0)
+
+
 # Compressed -----------------------------------------------------------------------------------------------------------
 
 

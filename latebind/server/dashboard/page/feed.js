@@ -102,7 +102,8 @@ function change(now, before) {
   const all = (outcomes) => outcomes.reduce((sum, outcome) => sum + since(outcome), 0);
   const earlier = anew ? [] : before.latency_seconds.counts;
   const latency = now.latency_seconds.counts.map((number, place) => Math.max(0, number - (earlier[place] ?? 0)));
-  return { answered: since("answered"), refused: all(REFUSED), lost: all(LOST), pending: now.pending, latency };
+  const lengths = now.lengths === undefined ? 0 : Math.max(0, now.lengths - (anew ? 0 : before.lengths));
+  return { answered: since("answered"), refused: all(REFUSED), lost: all(LOST), pending: now.pending, latency, lengths };
 }
 
 async function fetched(path) {

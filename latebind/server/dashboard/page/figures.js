@@ -4,7 +4,7 @@ export const NOTHING = "–";
 
 // What became of the requests of a model, or of all where `name` is null, in these rows.
 export function gathered(rows, name) {
-  const sum = { seconds: 0, answered: 0, refused: 0, lost: 0, pending: 0, latency: [] };
+  const sum = { seconds: 0, answered: 0, refused: 0, lost: 0, pending: 0, latency: [], lengths: 0 };
   for (const row of rows) {
     sum.seconds += row.seconds;
     sum.pending = 0;
@@ -15,6 +15,7 @@ export function gathered(rows, name) {
       sum.refused += change.refused;
       sum.lost += change.lost;
       sum.pending += change.pending;
+      sum.lengths += change.lengths ?? 0;
       change.latency.forEach((count, place) => {
         sum.latency[place] = (sum.latency[place] ?? 0) + count;
       });

@@ -29,7 +29,7 @@ from latebind.cli.bench.options import Subject, Tuning
 from latebind.cli.console import Row, Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, Grid, ModelCosts
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
@@ -255,8 +255,8 @@ def steeper(costs: ModelCosts) -> ModelCosts:
         return Curve((1, 64), (curve.at(1), curve.at(1) * (fixed + (1.0 - fixed) * 64)))
 
     lookups = {stage: like(curve) for stage, curve in costs.lookups.items()}
-    slopes = {stage: like(curve) for stage, curve in costs.slopes.items()}
-    return replace(costs, stages=tuple(map(like, costs.stages)), lookups=lookups, slopes=slopes)
+    stages = tuple(Grid(one.lengths, tuple(map(like, one.curves))) for one in costs.stages)
+    return replace(costs, stages=stages, lookups=lookups)
 
 
 class Simulated:

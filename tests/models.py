@@ -1,7 +1,7 @@
 """Small real configurations that tests of the deciding code share."""
 
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec, TensorSpec
 from research.policies import BATCHING
 
@@ -28,7 +28,7 @@ def served(
     rates = hit_rates or {}
     spec = ModelSpec(name, "1", (VECTOR,), (SCORES,), stages, max_batch, tuple(rates))
     lookups = {} if aside is None else dict.fromkeys(rates, Curve((1,), (aside,)))
-    costs = ModelCosts((curve,) * stages, lookups, rates, aside=aside is not None)
+    costs = ModelCosts(at_any_length(curve) * stages, lookups, rates, aside=aside is not None)
     return ServedModel(spec, costs, max_queued)
 
 

@@ -10,7 +10,7 @@ from random import Random
 
 from latebind.domain.actions import Action, Load, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, Footprint, ModelCosts
+from latebind.domain.costs import Curve, Footprint, ModelCosts, at_any_length
 from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, LoadFailed, StageDone, StageFailed, Woke
 from latebind.domain.model import ModelSpec, StageKind
 from latebind.scheduler import Scheduler
@@ -29,7 +29,7 @@ def _model(random: Random, name: str) -> ServedModel:
     hits = {i: random.choice((0.05, 0.2, 0.3)) for i in range(stages - 1) if kind == "exits" and random.random() < 0.4}
     singles = [random.choice((1e-3, 2e-3, 5e-3)) for _ in range(stages)]
     costs = ModelCosts(
-        tuple([Curve((1, 16), (one, one * random.choice((1.0, 2.0, 6.0, 16.0)))) for one in singles]),
+        at_any_length(*[Curve((1, 16), (one, one * random.choice((1.0, 2.0, 6.0, 16.0)))) for one in singles]),
         dict.fromkeys(hits, Curve((1, 16), (1e-4, 3e-4))),
         hits,
         aside=random.random() < 0.2,

@@ -12,7 +12,7 @@ from math import ceil, inf
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
-from latebind.domain.costs import TYPICAL_STEPS, ModelCosts
+from latebind.domain.costs import TYPICAL_STEPS, ModelCosts, length_class
 from latebind.domain.model import ModelSpec, StageKind
 
 # What was tuned, and what it is worth where that was measured.
@@ -29,6 +29,7 @@ LATEST_EXIT = 1 / 200  # weight of the latest request in the share that leaves a
 MOVED = 0.1  # change of such a share at which figures are derived anew; 0.05 makes events 40 % dearer
 RARE = 0.005  # share below which nobody is expected to leave at an exit
 ROUNDING = 1e-6  # seconds
+BATCH_BITS = 20  # of a batch size
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -167,7 +168,9 @@ class Estimate:
         if self.decoder:
             self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(self.decoder)))
         self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
-        self._tables: dict[int, _Table] = {}
+        self.varies = any(len(grid.lengths) > 1 for grid in costs.stages)  # whether the length of a batch counts
+        self._by_class = self.varies and not spec.kinds  # steps of a sequence are few, and counted one by one
+        self._tables: dict[int, _Table] = {}  # by length class and batch size
         self._once, self._encoders, self._decoders = (
             _sums([float(one is kind) for one in kinds]) for kind in StageKind
         )
@@ -208,11 +211,7 @@ class Estimate:
 
     def observe(self, seconds: float, batch: int, stage: int, inputs: int) -> None:
         """Note the seconds of one step of a stage, from its launch until its end was reported."""
-        table = self._table(batch)
-        expected = table.unit[stage]
-        if inputs > 1:
-            expected += (table.slope[stage] - table.slope[stage + 1]) * (inputs - 1)
-        self._paces[stage].observe(expected, seconds)
+        self._paces[stage].observe(self._table(batch, inputs).unit[stage], seconds)
 
     def observe_exits(self, stage: int, reached: int, left: int) -> None:
         """Note that `left` of the requests that ran `stage` had their answer from the learned cache behind it.
@@ -246,11 +245,9 @@ class Estimate:
 
         `inputs` and `outputs` are the steps of the longest input and answer in it; `outputs` is assumed if left out.
         """
-        table = self._table(batch)
+        table = self._table(batch, inputs)
         expected = max(1, self.outputs if outputs is None else outputs)
         seconds, decoding = table.once[stage] + table.encoder[stage] * inputs, table.decoder[stage] * expected
-        if inputs > 1:
-            seconds += table.slope[stage] * (inputs - 1)
         launches, steps = self._once[stage] + self._encoders[stage] * inputs, self._decoders[stage] * expected
         if step and stage < self._spec.stages:
             if self._spec.kind(stage) is StageKind.ENCODER:
@@ -276,19 +273,17 @@ class Estimate:
 
     def between(self, batch: int, stage: int, step: int, inputs: int) -> float:
         """Return the seconds from the start to before step `step` of `stage`: what it takes to catch up."""
-        table = self._table(batch)
+        table = self._table(batch, inputs)
         seconds = table.once[0] - table.once[stage] + (table.encoder[0] - table.encoder[stage]) * inputs
-        if inputs > 1:
-            seconds += (table.slope[0] - table.slope[stage]) * (inputs - 1)
         steps = step if step and self._spec.kind(stage) is StageKind.ENCODER else 0
         seconds += steps * table.unit[stage]
         launches = self._once[0] - self._once[stage] + (self._encoders[0] - self._encoders[stage]) * inputs + steps
         return self.pace.factor * seconds + self.pace.launch * launches
 
-    def unit(self, batch: int, stage: int) -> float:
+    def unit(self, batch: int, stage: int, inputs: int = 1) -> float:
         """Return the seconds of one step of a stage."""
         pace = self._paces[stage]
-        return pace.factor * self._table(batch).unit[stage] + pace.launch
+        return pace.factor * self._table(batch, inputs).unit[stage] + pace.launch
 
     # Batch sizes beside each other ----------------------------------------------------------------------------------
 
@@ -385,23 +380,27 @@ class Estimate:
             1.0 / work if (work := self.work(most)) > 0.0 else inf,
         )
 
-    def _table(self, batch: int) -> "_Table":
-        found = self._tables.get(batch)
+    def _table(self, batch: int, length: int) -> "_Table":
+        if not self.varies:
+            length = 1
+        elif self._by_class:
+            length = length_class(length)
+        key = length << BATCH_BITS | batch
+        found = self._tables.get(key)
         if found is None:
-            found = self._tables[batch] = _Table(self._spec, self._costs, batch)
+            found = self._tables[key] = _Table(self._spec, self._costs, batch, length)
         return found
 
 
 class _Table:
-    """For one batch size: the profile's seconds of one step of each stage, and their sums to the end, by stage kind."""
+    """For one batch: the profile's seconds of one step of each stage, and their sums to the end, by stage kind."""
 
-    def __init__(self, spec: ModelSpec, costs: ModelCosts, batch: int) -> None:
+    def __init__(self, spec: ModelSpec, costs: ModelCosts, batch: int, length: int) -> None:
         stages = range(spec.stages)
-        self.unit = [costs.step(i, batch) for i in stages]
+        self.unit = [costs.step(i, batch, length) for i in stages]
         self.once, self.encoder, self.decoder = (
             _sums([self.unit[i] if spec.kind(i) is kind else 0.0 for i in stages]) for kind in StageKind
         )
-        self.slope = _sums([costs.slopes[i].at(batch) if i in costs.slopes else 0.0 for i in stages])
 
 
 def sizes(most: int) -> list[int]:

@@ -1,6 +1,6 @@
 """Measured costs in seconds and bytes, and what a request can expect of them: shared by all that decides or simulates.
 
-What an input of another length costs enters here, as `slopes`, and in `batching.costs`, nowhere else.
+What a batch costs whose rows have another length enters here and in `batching.costs`, nowhere else.
 """
 
 from bisect import bisect_left
@@ -75,6 +75,22 @@ class Grid:
         return max(0.0, before + (after - before) * (length - low) / (high - low))
 
 
+def length_class(length: int) -> int:
+    """Return the longest length of the class that costs are kept for: up to 16 each by itself, then 8 for each octave.
+
+    So what is kept is at most an eighth too long, and there are 56 classes up to 512.
+    """
+    if length <= 16:
+        return length
+    dropped = length.bit_length() - 4
+    return -(-length >> dropped) << dropped
+
+
+def at_any_length(*curves: Curve) -> tuple[Grid, ...]:
+    """Return the grid of each curve that holds for all lengths."""
+    return tuple([Grid((1,), (curve,)) for curve in curves])
+
+
 def in_turn(curves: Sequence[Curve]) -> Curve:
     """Return the curve of several things that run one after another."""
     batches = tuple(sorted({batch for curve in curves for batch in curve.batches}))
@@ -86,7 +102,7 @@ def are_seconds(value: float) -> bool:
     return 0.0 <= value <= MOST_SECONDS
 
 
-EMPTY_STAGE = Curve((1,), (0.0,))
+EMPTY_STAGE = Grid((1,), (Curve((1,), (0.0,)),))
 TYPICAL_STEPS = 20  # steps of a typical input
 MOST_SECONDS = 86_400.0  # that a stage, a lookup or a load may have been measured to take
 
@@ -95,38 +111,29 @@ MOST_SECONDS = 86_400.0  # that a stage, a lookup or a load may have been measur
 class ModelCosts:
     """The measured costs of one model on one kind of worker.
 
-    `stages[i]` is the latency curve of stage i, or of one step of it where it repeats. `lookups[i]` is that of the
+    `stages[i]` are the latencies of stage i, or of one step of it where it repeats. `lookups[i]` is the curve of the
     learned cache behind stage i and `hit_rates[i]` the share of all requests that leave there; both only have the
-    stages with a cache. Where lookups are `aside`, the network does not wait for them.
-
-    `slopes[i]` is what each further step of the input adds to a stage that runs once. `output_steps` are the lengths of
-    answers in training data, ascending; any number of them.
+    stages with a cache. Where lookups are `aside`, the network does not wait for them. `output_steps` are the lengths
+    of answers in training data, ascending; any number of them.
     """
 
-    stages: tuple[Curve, ...]
+    stages: tuple[Grid, ...]
     lookups: dict[int, Curve] = field(default_factory=dict)
     hit_rates: dict[int, float] = field(default_factory=dict)
     weight_bytes: int = 0
     load_seconds: float = 0.0
     aside: bool = False
-    slopes: dict[int, Curve] = field(default_factory=dict)
     output_steps: tuple[int, ...] = (1,)
 
-    def step(self, stage: int, batch: int, inputs: int = 1) -> float:
-        """Return the seconds of a stage, and of the lookup that it waits for, for a batch of this size.
-
-        `inputs` are the steps of the longest input in it.
-        """
-        seconds = self.stages[stage].at(batch)
-        slope = self.slopes.get(stage)
-        if slope is not None:
-            seconds += slope.at(batch) * (inputs - 1)
+    def step(self, stage: int, batch: int, length: int = 1) -> float:
+        """Return the seconds of a stage, and of the lookup that it waits for, for a batch padded to this length."""
+        seconds = self.stages[stage].at(batch, length)
         lookup = None if self.aside else self.lookups.get(stage)
         return seconds if lookup is None else seconds + lookup.at(batch)
 
-    def remaining(self, stage: int, batch: int) -> float:
+    def remaining(self, stage: int, batch: int, length: int = 1) -> float:
         """Return the seconds from the start of `stage` to the end of the network, without any exit."""
-        return sum(self.step(i, batch) for i in range(stage, len(self.stages)))
+        return sum(self.step(i, batch, length) for i in range(stage, len(self.stages)))
 
 
 @dataclass(frozen=True, slots=True)

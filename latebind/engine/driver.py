@@ -110,7 +110,9 @@ class Driver:
         self._wake_time = inf
         self._short_batches: dict[tuple[str, int], int] = {}  # the largest that takes `SHORT_SECONDS`, by stage
         for served in config.models:
-            for stage in set(range(served.spec.stages)) - served.costs.slopes.keys():
+            for stage, grid in enumerate(served.costs.stages):
+                if len(grid.lengths) > 1:
+                    continue
                 sizes = range(1, served.spec.max_batch + 1)
                 short = [size for size in sizes if served.costs.step(stage, size) <= SHORT_SECONDS]
                 self._short_batches[served.spec.name, stage] = max(short, default=0)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from latebind.domain.actions import Evict, Load
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
-from latebind.domain.costs import Curve, Footprint
+from latebind.domain.costs import Curve, Footprint, at_any_length
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine.cores import at_once
@@ -198,7 +198,7 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
                 place = f"behind stage {number} of {model.directory.path}"
                 raise RepositoryError(f"the learned cache {place} does not run ({error}): build it again") from error
         seconds.append(loading.seconds)
-    costs = replace(model.costs, stages=tuple(curves)) if curves else model.costs
+    costs = replace(model.costs, stages=at_any_length(*curves)) if curves else model.costs
     gains = []  # the mean seconds that each learned cache saves a request
     for number in opened.behind:
         saved = costs.hit_rates.get(number, 0.0) * costs.remaining(number + 1, 1)

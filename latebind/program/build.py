@@ -14,7 +14,7 @@ from typing import Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Grid
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import StageKind, TensorSpec
 from latebind.program.backends import BACKENDS, StageFunction, backend_named, compile_graph, compile_stages, run_chain
@@ -130,7 +130,7 @@ class BuildReport:
     backend: str
     error: float
     inputs: tuple[TensorSpec, ...]
-    stages: tuple[Curve, ...]
+    stages: tuple[Grid, ...]
     lines: tuple[tuple[str, str], ...]
     cut_points: int = 0
     overhead: dict[int, float] = field(default_factory=dict)

@@ -7,7 +7,7 @@ on the wall: where it stands still during a run, another process had the core, a
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, Grid, ModelCosts, at_any_length
 from latebind.domain.model import TensorSpec
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST, synchronize
@@ -89,7 +89,7 @@ def _rounds(run: Callable[[], list[float]], runs: int | None = None) -> list[lis
 
 def profile_stages(
     stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], batches: Sequence[int]
-) -> tuple[Curve, ...]:
+) -> tuple[Grid, ...]:
     """Return each stage's latency over `batches`; `inputs` are example rows of the model, repeated as needed.
 
     Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
@@ -106,7 +106,7 @@ def profile_stages(
     for batch in batches:
         rows = _rounds(partial(seconds_of, with_batch(inputs, batch)))
         by_batch.append([median(each) for each in zip(*rows, strict=True)])
-    return tuple(Curve(tuple(batches), row) for row in zip(*by_batch, strict=True))
+    return at_any_length(*[Curve(tuple(batches), row) for row in zip(*by_batch, strict=True)])
 
 
 def profiled_batches(max_batch: int) -> tuple[int, ...]:
@@ -149,17 +149,16 @@ class Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Latencies of each stage by batch size, seconds to load, bytes of weights.
+    """Latencies of each stage by batch size and length, seconds to load, bytes of weights.
 
-    For `slopes` and `output_steps` see `ModelCosts`.
+    For `output_steps` see `ModelCosts`.
     """
 
     hardware: Hardware
     backend: str
-    stages: tuple[Curve, ...]
+    stages: tuple[Grid, ...]
     weight_bytes: int
     load_seconds: float
-    slopes: dict[int, Curve] = field(default_factory=dict)
     output_steps: tuple[int, ...] = (1,)
 
     def matches_this_machine(self, *, threads: int, backend: str) -> bool:
@@ -172,7 +171,6 @@ class Profile:
             stages=self.stages,
             weight_bytes=self.weight_bytes,
             load_seconds=self.load_seconds,
-            slopes=self.slopes,
             output_steps=self.output_steps,
         )
 

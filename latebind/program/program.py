@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from latebind.domain.costs import EMPTY_STAGE, Curve, ModelCosts
+from latebind.domain.costs import EMPTY_STAGE, Grid, ModelCosts
 from latebind.domain.model import ModelSpec
 from latebind.program.backends import StageFunction, pass_through, run_chain, twin
 from latebind.program.cut import entry_of
@@ -53,8 +53,8 @@ class Program:
         """Return the same network behind an empty stage, which costs nothing. The network must take one tensor."""
         if self.entry:
             return self
-        graphs, curves = (entry_of(self.graphs[0]), *self.graphs), (EMPTY_STAGE, *self.costs.stages)
-        return self._of((pass_through, *self.stages), graphs, curves)
+        graphs, grids = (entry_of(self.graphs[0]), *self.graphs), (EMPTY_STAGE, *self.costs.stages)
+        return self._of((pass_through, *self.stages), graphs, grids)
 
     def without_entry(self) -> "Program":
         """Return the network without its empty stage: without learned caches that is only one more stage boundary."""
@@ -62,8 +62,8 @@ class Program:
             return self
         return self._of(self.stages[1:], self.graphs[1:], self.costs.stages[1:])
 
-    def _of(self, stages: tuple[StageFunction, ...], graphs: tuple[Graph, ...], curves: tuple[Curve, ...]) -> "Program":
-        spec, costs = replace(self.spec, stages=len(stages)), replace(self.costs, stages=curves)
+    def _of(self, stages: tuple[StageFunction, ...], graphs: tuple[Graph, ...], grids: tuple[Grid, ...]) -> "Program":
+        spec, costs = replace(self.spec, stages=len(stages)), replace(self.costs, stages=grids)
         return replace(self, spec=spec, costs=costs, stages=stages, graphs=graphs)
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -78,5 +78,5 @@ class Program:
 def profile_program(program: Program) -> Program:
     """Return the program with costs measured on this machine, on made-up rows."""
     rows = made_up_inputs(program.spec.inputs, program.spec.max_batch, device=program.device)
-    curves = profile_stages(program.stages, rows, profiled_batches(program.spec.max_batch))
-    return replace(program, costs=replace(program.costs, stages=curves), costs_fit=True)
+    grids = profile_stages(program.stages, rows, profiled_batches(program.spec.max_batch))
+    return replace(program, costs=replace(program.costs, stages=grids), costs_fit=True)

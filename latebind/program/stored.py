@@ -1,18 +1,18 @@
 """The files of a program in its model directory: what `build` writes and `load` reads. `graph` has the graph's."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
 from torch import Tensor
 
-from latebind.domain.costs import EMPTY_STAGE, ModelCosts, are_seconds
+from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, are_seconds, at_any_length, in_turn
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph, read_graph_file
-from latebind.program.measure import Profile
+from latebind.program.measure import Hardware, Profile
 from latebind.repository.directory import (
     GRAPH,
     MODEL,
@@ -136,19 +136,51 @@ def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCost
     return spec, profile.costs()
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What tells the two layouts of profiles apart."""
+
+    stages: tuple[dict[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sloped:
+    """A profile as it was written while each stage had a curve, and a slope for each further step of its input."""
+
+    hardware: Hardware
+    backend: str
+    stages: tuple[Curve, ...]
+    weight_bytes: int
+    load_seconds: float
+    slopes: dict[int, Curve] = field(default_factory=dict)
+    output_steps: tuple[int, ...] = (1,)
+
+    def profile(self, path: Path) -> Profile:
+        """Return it with grids: a slope is one of lengths 1 and 2."""
+        stages = list(at_any_length(*self.stages))
+        for stage, slope in self.slopes.items():
+            if not 0 <= stage < len(stages) or not self.stages[stage].makes_sense or not slope.makes_sense:
+                raise RepositoryError(f"{path} has the slope of a stage that there is not: build the model again")
+            stages[stage] = Grid((1, 2), (self.stages[stage], in_turn([self.stages[stage], slope])))
+        return Profile(
+            self.hardware, self.backend, tuple(stages), self.weight_bytes, self.load_seconds, self.output_steps
+        )
+
+
 def read_profile(directory: ModelDirectory) -> Profile:
     """Return `profile.json`; raises `RepositoryError` if it is broken."""
-    profile = directory.read_json(PROFILE, Profile)
-    path, stages = directory.path / PROFILE, range(len(profile.stages))
-    if not stages or not all(curve.makes_sense for curve in (*profile.stages, *profile.slopes.values())):
-        raise RepositoryError(f"{path} has no stages, or a curve without sense: build the model again")
-    if any(stage not in stages or not sum(profile.stages[stage].seconds) for stage in profile.slopes):
-        raise RepositoryError(f"{path} has the slope of a stage that there is not: build the model again")
+    path = directory.path / PROFILE
+    if any("lengths" not in stage for stage in directory.read_json(PROFILE, _Layout).stages):
+        profile = directory.read_json(PROFILE, _Sloped).profile(path)
+    else:
+        profile = directory.read_json(PROFILE, Profile)
+    if not profile.stages or not all(grid.makes_sense for grid in profile.stages):
+        raise RepositoryError(f"{path} has no stages, or a grid without sense: build the model again")
     if not are_seconds(profile.load_seconds) or not 0 <= profile.weight_bytes <= MOST_WEIGHT_BYTES:
         raise RepositoryError(f"{path} has seconds to load or bytes of weights without sense: build the model again")
     lengths = profile.output_steps
     if not lengths or lengths[0] < 1 or list(lengths) != sorted(lengths) or lengths[-1] not in SOME:
-        raise RepositoryError(f"{directory.path / PROFILE} has lengths of answers without sense: take a new profile")
+        raise RepositoryError(f"{path} has lengths of answers without sense: take a new profile")
     return profile
 
 

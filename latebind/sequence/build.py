@@ -119,24 +119,24 @@ def build_sequence(
     if measured_lengths:
         measured = lengths(answer_all(chosen, tokens.numpy()), sequence.padding)
         output_steps = tuple(np.quantile(measured, SHARES, method="nearest").tolist())
-    reading, slope, step = measure_sequence(chosen, tokens.numpy())
+    reading, step = stages = measure_sequence(chosen, tokens.numpy())
     profile = Profile(
         hardware=this_hardware(threads),
         backend=chosen.backend,
-        stages=(reading, step),
+        stages=stages,
         weight_bytes=sum(tensor.nbytes for tensor in exported.weights.values()),
         load_seconds=time_call(partial(compiled, chosen.backend)),
-        slopes={0: slope},
         output_steps=output_steps,
     )
     written = write_sequence(directory, replace(model, backend=chosen.backend), exported, profile)
     tell("done", 1.0)
     most, answers = max_batch, f"{output_steps[0]} to {output_steps[-1]} tokens, {np.mean(output_steps):.1f} on average"
+    first, more = reading.at(1), reading.at(1, 2) - reading.at(1)
     lines = [
         ("encoders for up to", ", ".join(map(str, exported.encoders)) + " tokens"),
         *(candidate.line("for the first row") for candidate in candidates),
         ("chosen", chosen.backend),
-        ("reading", f"{reading.at(1) * 1e3:.2f} ms and {slope.at(1) * 1e3:.3f} for each token more, alone"),
+        ("reading", f"{first * 1e3:.2f} ms and {more * 1e3:.3f} for each token more, alone"),
         ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
         ("answers", answers if measured_lengths else "taken to be as long as may be: give --data to measure"),
         ("largest relative error", f"{error:.1e}"),

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, at_any_length, in_turn
 from latebind.domain.model import ModelSpec, StageKind
 from latebind.program.backends import StageFunction, backend_named, twin
 from latebind.program.measure import Profile, median_seconds, profiled_batches
@@ -96,11 +96,10 @@ def program_of(
     named = [
         Named(call, tuple(name for name, _ in graph.outputs)) for graph, call in zip(graphs.graphs, calls, strict=True)
     ]
-    nothing = Curve((1,), (0.0,))
     fits = profile is not None and profile.matches_this_machine(threads=threads, backend=backend)
     return SequenceProgram(
         spec=model.spec(),
-        costs=ModelCosts((nothing, nothing)) if profile is None else profile.costs(),
+        costs=ModelCosts((EMPTY_STAGE, EMPTY_STAGE)) if profile is None else profile.costs(),
         backend=backend,
         threads=threads,
         marks=graphs.marks,
@@ -210,8 +209,8 @@ FLOOR = 1e-6  # seconds: a fitted line may start below zero
 
 
 @torch.inference_mode()
-def measure_sequence(program: SequenceProgram, tokens: NDArray[np.int64]) -> tuple[Curve, Curve, Curve]:
-    """Return curves over batch sizes: reading one token, each further token, and a step. `tokens` are example rows.
+def measure_sequence(program: SequenceProgram, tokens: NDArray[np.int64]) -> tuple[Grid, Grid]:
+    """Return the seconds of reading, by the length of the longest row, and of a step. `tokens` are example rows.
 
     The batches are those of all profiles, and one more than each size that steps are compiled for, where costs jump.
     """
@@ -226,15 +225,15 @@ def measure_sequence(program: SequenceProgram, tokens: NDArray[np.int64]) -> tup
         steps.append(median_seconds(partial(decoding.step, range(batch))))
     first = Curve(batches, tuple(max(FLOOR, base) for base, _ in lines))
     more = Curve(batches, tuple(max(0.0, slope) for _, slope in lines))
-    return first, more, Curve(batches, tuple(steps))
+    (step,) = at_any_length(Curve(batches, tuple(steps)))
+    return Grid((1, 2), (first, in_turn([first, more]))), step
 
 
 def profile_sequence(program: SequenceProgram) -> SequenceProgram:
     """Return the program with costs measured on this machine; lengths of answers stay as they were."""
     rows = np.zeros((1, program.spec.inputs[0].shape[0]), np.int64)
     rows[:] = program.marks.start
-    reading, slope, step = measure_sequence(program, rows)
-    costs = replace(program.costs, stages=(reading, step), slopes={0: slope})
+    costs = replace(program.costs, stages=measure_sequence(program, rows))
     return replace(program, costs=costs, costs_fit=True)
 
 

@@ -130,10 +130,10 @@ class Machine:
 
     def _run(self, action: Run, now: float) -> None:
         costs, batch = self._costs[action.model], len(action.requests)
-        inputs = max([self._arrivals[i].inputs for i in action.requests]) if costs.slopes else 1
-        seconds = costs.step(action.stage, batch, inputs)
+        length = max([self._arrivals[i].inputs for i in action.requests])
+        seconds = costs.step(action.stage, batch, length)
         longer = 1.0  # than with an input of typical length
-        if action.stage in costs.slopes:
+        if len(costs.stages[action.stage].lengths) > 1:
             longer = seconds / costs.step(action.stage, batch, TYPICAL_STEPS)
         work = Work(action.worker, action.model, action.stage, batch, seconds, longer)
         self.spent.busy += work.seconds

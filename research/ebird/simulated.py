@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.simulation.driver import Simulator
 from latebind.simulation.hardware import After, Work
 from latebind.simulation.workloads import stepped
@@ -148,7 +148,7 @@ class Static(HostBatched):
 def full(costs: ModelCosts) -> ModelCosts:
     """Return costs by which any batch takes as long as the largest."""
     stages = [Curve((1, LARGEST), (costs.step(stage, LARGEST),) * 2) for stage in range(len(costs.stages))]
-    return replace(costs, stages=tuple(stages))
+    return replace(costs, stages=at_any_length(*stages))
 
 
 def highest(search: Search) -> float:

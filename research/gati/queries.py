@@ -30,7 +30,7 @@ from latebind.bench.statistics import mean_interval, ratio_of_means
 from latebind.cli.console import Row, Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.simulation.driver import Simulator
@@ -221,7 +221,7 @@ def served(step: int, option: int, *, caches: bool) -> ServedModel:
     lookups = tuple(range(len(stages) - 1))
     spec = ModelSpec(model_name(step, option), "1", (), (), len(stages), 1, lookups=lookups)
     costs = ModelCosts(
-        tuple(Curve((1,), (seconds,)) for seconds in stages),
+        at_any_length(*[Curve((1,), (seconds,)) for seconds in stages]),
         {stage: Curve((1,), (0.0,)) for stage in lookups},
         {stage: shares[stage] for stage in lookups},
     )

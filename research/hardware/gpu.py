@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.hardware import After, Agenda, Call, Hardware, Work
 from research.hardware.npu import Block, Product, inception_v4, plain, residual
@@ -84,11 +84,11 @@ class ImageNetwork:
             TensorSpec("scores", "float32", (CLASSES,)),
         )
         spec = ModelSpec(self.name, "1", (image,), (scores,), 1, LARGEST)
-        return ServedModel(spec, ModelCosts((self._curve(chip.seconds),)), max_queued=1 << 30)
+        return ServedModel(spec, ModelCosts(at_any_length(self._curve(chip.seconds))), max_queued=1 << 30)
 
     def footprint(self, chip: Chip) -> "Footprint":
         """Return how much of the card's time and of the PCIe link the network uses."""
-        busy = ModelCosts((self._curve(chip.busy),))
+        busy = ModelCosts(at_any_length(self._curve(chip.busy)))
         return Footprint(busy, FLOAT * 3 * self.side**2, FLOAT * CLASSES)
 
     def _curve(self, of: Callable[[Product, int], float]) -> Curve:

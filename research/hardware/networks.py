@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, Grid, ModelCosts
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from research.hardware.npu import Block, Product, SystolicArray, dense, residual
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-LONG = 40  # steps of an input at which the slope of a stage is taken
+LONG = 40  # steps of an input at which a stage is taken a second time: what lies between is on the line
 VOCABULARY = 32_000
 WORDS_IN, WORDS_OUT = 22, 21  # of the sentences whose mean latency is that of table II
 
@@ -48,23 +48,20 @@ class Network:
         """
         scale = 1.0 if self.alone is None else self.alone / self._alone()
         kinds = tuple(stage.kind for stage in self.stages)
-        slopes = {}
-        for place, stage in enumerate(self.stages):
-            if stage.kind is StageKind.STATIC and stage.layers(1) != stage.layers(LONG):
-                short, long = self._curve(stage, 1, scale), self._curve(stage, LONG, scale)
-                rises = zip(short.seconds, long.seconds, strict=True)
-                slopes[place] = Curve(BATCHES, tuple((b - a) / (LONG - 1) for a, b in rises))
         vector = TensorSpec("x", "float32", (1,))
         recurrent = kinds if any(kind is not StageKind.STATIC for kind in kinds) else ()
         return ServedModel(
             ModelSpec(self.name, "1", (vector,), (vector,), len(kinds), max_batch, kinds=recurrent),
             ModelCosts(
-                tuple(self._curve(stage, 1, scale) for stage in self.stages),
-                slopes=slopes,
-                output_steps=tuple(sorted(output_steps)),
+                tuple(self._grid(stage, scale) for stage in self.stages), output_steps=tuple(sorted(output_steps))
             ),
             max_queued=1 << 30,
         )
+
+    def _grid(self, stage: Stage, scale: float) -> Grid:
+        rises = stage.kind is StageKind.STATIC and stage.layers(1) != stage.layers(LONG)
+        lengths = (1, LONG) if rises else (1,)
+        return Grid(lengths, tuple(self._curve(stage, length, scale) for length in lengths))
 
     def _curve(self, stage: Stage, inputs: int, scale: float) -> Curve:
         return Curve(BATCHES, tuple(scale * self.array.in_turn(stage.layers(inputs), batch) for batch in BATCHES))

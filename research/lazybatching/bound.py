@@ -18,7 +18,7 @@ from latebind.bench.rounds import Progress
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Rows
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.simulation.workloads import poisson
 from research.lazybatching.simulated import WARM_UP, Group, Plan, Scene, Task, sides
@@ -53,7 +53,7 @@ def decoder(fixed: float, output_steps: Sequence[int]) -> ServedModel:
     curve = Curve(batches, tuple([STEP * (fixed + (1.0 - fixed) * batch) for batch in batches]))
     kinds = (StageKind.STATIC, StageKind.DECODER)
     spec = ModelSpec(f"{fixed:.0%} fixed", "1", (TOKENS,), (TOKENS,), 2, MOST, (), kinds)
-    return ServedModel(spec, ModelCosts((curve, curve), output_steps=tuple(output_steps)), 1 << 30)
+    return ServedModel(spec, ModelCosts(at_any_length(curve, curve), output_steps=tuple(output_steps)), 1 << 30)
 
 
 def bounds(plan: Plan, multiples: Sequence[float], progress: Progress) -> list[Bound]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from latebind.bench.rounds import Progress, in_parallel
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import ModelCosts, in_turn
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.errors import ConfigError
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
@@ -249,7 +249,9 @@ def _served(served: ServedModel, side: Side) -> ServedModel:
     """Return the network, as one stage for a policy that never acts between stages: for that it is the same."""
     if served.spec.kinds or side.kinds[0] in JUDGED:
         return served
-    costs = ModelCosts((in_turn(served.costs.stages),), output_steps=served.costs.output_steps)
+    batches, costs = served.costs.stages[0].curves[0].batches, served.costs
+    whole = Curve(batches, tuple(costs.remaining(0, batch) for batch in batches))
+    costs = ModelCosts(at_any_length(whole), output_steps=costs.output_steps)
     return replace(served, spec=replace(served.spec, stages=1), costs=costs)
 
 

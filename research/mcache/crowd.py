@@ -16,7 +16,7 @@ from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, Footprint, ModelCosts
+from latebind.domain.costs import Curve, Footprint, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
@@ -117,4 +117,4 @@ def _served(name: str, footprint: Footprint) -> ServedModel:
     curve = Curve((1, 2), (seconds, 2 * seconds))
     footprint = dataclasses.replace(footprint, runs=(seconds,) * footprint.stages)
     spec = ModelSpec(name, "1", (WORD,), (WORD,), footprint.stages, 16)
-    return ServedModel(spec, ModelCosts((curve,) * footprint.stages), 1 << 30, footprint)
+    return ServedModel(spec, ModelCosts(at_any_length(curve) * footprint.stages), 1 << 30, footprint)

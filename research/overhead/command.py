@@ -17,7 +17,7 @@ from latebind.cli.console import Row, reporting
 from latebind.cli.options import Seed
 from latebind.domain.actions import Action, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.events import Arrived, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
@@ -114,7 +114,7 @@ def speed_row(policy: str, *, waiting: int, events: int, seed: int = 0) -> Row:
     stage without a lookup, and behind one, where somebody could have left. "beside" are those where others rest at a
     stage, so that there is a choice though nobody waits. A decision is one of the policy alone, where it is asked.
     """
-    costs = ModelCosts(tuple(Curve((1, MAX_BATCH), (3e-4, 3e-3)) for _ in range(STAGES)), {}, LOOKUPS)
+    costs = ModelCosts(at_any_length(Curve((1, MAX_BATCH), (3e-4, 3e-3))) * STAGES, {}, LOOKUPS)
     spec = ModelSpec("net", "1", (), (), STAGES, MAX_BATCH, tuple(LOOKUPS))
     model = ServedModel(spec, costs, waiting + 10 * MAX_BATCH)
     config = SchedulerConfig((model,), 1, PolicyConfig(BATCHING[policy], MAX_BATCH))

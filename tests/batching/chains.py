@@ -6,7 +6,7 @@ from latebind.batching.requests import Lane, Models, Request
 from latebind.batching.workers import BatchTable, SubBatch, Worker
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival
@@ -27,7 +27,7 @@ def chain(
     """A model of such stages, each of which takes what `curve` says; a share of requests leaves at some."""
     lookups = tuple(hit_rates or {})
     spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), len(kinds), max_batch, lookups, kinds)
-    costs = ModelCosts((curve,) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps)
+    costs = ModelCosts(at_any_length(curve) * len(kinds), hit_rates=dict(hit_rates or {}), output_steps=output_steps)
     return ServedModel(spec, costs, 1000)
 
 

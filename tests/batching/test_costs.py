@@ -8,7 +8,7 @@ from latebind.batching.requests import Lane, Models
 from latebind.batching.workers import BatchTable, SubBatch, Worker
 from latebind.domain.actions import Run
 from latebind.domain.config import PolicyConfig
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.events import Arrived, Event, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
@@ -117,7 +117,7 @@ def test_each_end_has_the_share_of_requests_that_leaves_there() -> None:
 
 def test_the_work_of_a_request_is_what_its_share_of_all_runs_in_the_best_batches() -> None:
     spec = ModelSpec("net", "1", (VECTOR,), (SCORES,), 2, 8, (0,))
-    costs = ModelCosts((Curve((1, 8), (1.0, 8.0)), Curve((1, 8), (4.0, 4.0))), hit_rates={0: 0.75})
+    costs = ModelCosts(at_any_length(Curve((1, 8), (1.0, 8.0)), Curve((1, 8), (4.0, 4.0))), hit_rates={0: 0.75})
     found = Estimate(spec, costs)
     assert found.work(1) == pytest.approx(1.0 + 0.25 * 4.0)
     assert found.work(8) == pytest.approx(1.0 + 0.25 * 4.0 / 8)

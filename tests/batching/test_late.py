@@ -9,7 +9,7 @@ from latebind.batching.late import together
 from latebind.batching.requests import Request
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Curve, at_any_length
 from latebind.domain.events import Arrived, StageDone
 from latebind.scheduler import Scheduler
 from latebind.simulation.workloads import Arrival
@@ -101,7 +101,7 @@ def test_of_those_who_rest_as_many_go_on_as_are_in_time_together() -> None:
 def misses(*stages: Curve, hits: int) -> tuple[Scheduler, tuple[int, ...]]:
     """Return a scheduler in which so many run the first stage, and who; half of all leave behind `hits`."""
     model = chain(*(STATIC,) * len(stages), max_batch=16, hit_rates={hits: 0.5})
-    model = replace(model, costs=replace(model.costs, stages=stages))
+    model = replace(model, costs=replace(model.costs, stages=at_any_length(*stages)))
     scheduler = Scheduler(SchedulerConfig((model,), 1, PolicyConfig("late")))
     everybody = tuple(range(8))
     scheduler.handle(Arrived("net", 1e6, everybody, everybody), 0.0)

@@ -10,7 +10,7 @@ from latebind.batching.requests import Models, Order, Request
 from latebind.batching.workers import BatchTable, Worker
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Curve, at_any_length
 from latebind.simulation.workloads import Arrival
 from tests.batching.chains import DECODER, STATIC, Timeline, chain, config, ends, lane_of
 
@@ -67,7 +67,7 @@ JUMP = Curve((1, 2, 3, 8), (1.0, 1.0, 2.0, 2.0))  # behind two requests the next
 def test_a_decoder_takes_no_more_than_its_steps_are_quick_for() -> None:
     """Two share its steps; a third would join at once, since reading costs by the request, but waits for a place."""
     model = chain(STATIC, DECODER, output_steps=(4,))
-    costs = replace(model.costs, stages=(Curve((1, 64), (1.0, 64.0)), JUMP))
+    costs = replace(model.costs, stages=at_any_length(Curve((1, 64), (1.0, 64.0)), JUMP))
     timeline = Timeline(config(plus(), replace(model, costs=costs)))
     timeline.run([Arrival(0, "net", LONG, 1, outputs=4, rows=2), Arrival(2.5, "net", LONG, 1, outputs=4)])
     assert timeline.ran[1:5] == [(at, 1, (1, 2)) for at in (2, 3, 4, 5)]

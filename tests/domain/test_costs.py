@@ -2,7 +2,7 @@
 
 import pytest
 
-from latebind.domain.costs import Curve, Grid, ModelCosts, in_turn
+from latebind.domain.costs import Curve, Grid, ModelCosts, at_any_length, in_turn, length_class
 
 CURVE = Curve((1, 2, 4), (1.0, 1.5, 3.5))
 
@@ -41,6 +41,15 @@ def test_what_is_done_in_turn_takes_the_sum() -> None:
 
 
 def test_what_remains_is_the_full_depth_with_every_lookup() -> None:
-    costs = ModelCosts((CURVE, CURVE, CURVE), {1: Curve((1,), (0.25,))})
+    costs = ModelCosts(at_any_length(CURVE, CURVE, CURVE), {1: Curve((1,), (0.25,))})
     assert costs.remaining(0, 2) == pytest.approx(4.5 + 0.5)
     assert costs.remaining(2, 4) == pytest.approx(3.5)
+
+
+def test_lengths_are_classed_one_by_one_at_first_and_then_within_an_eighth() -> None:
+    assert [length_class(length) for length in (1, 7, 16, 17, 18, 33, 36, 37, 512, 513)] == [
+        1, 7, 16, 18, 18, 36, 36, 40, 512, 576,
+    ]  # fmt: skip
+    classes = [length_class(length) for length in range(1, 513)]
+    assert len(set(classes)) == 56
+    assert all(length <= found <= 1.125 * length for length, found in enumerate(classes, start=1))

@@ -16,7 +16,7 @@ import torch
 
 from latebind.domain.actions import Branch, Map, Run
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Curve, Grid
 from latebind.domain.errors import LatebindError
 from latebind.domain.eventlog import EventLog, read_log
 from latebind.domain.events import Arrived, Cancelled, Event, StageDone
@@ -155,7 +155,9 @@ def test_a_stage_may_take_many_times_what_its_largest_batch_with_the_longest_inp
     assert longest_seconds(served("net", stages=2, seconds=1e-6)) == [LATE_SECONDS] * 2
     net = served("net", stages=1, seconds=1.0, per_row=0.5, max_batch=2)
     words = replace(net.spec, inputs=(TensorSpec("words", "int64", (50,), padding=0),))
-    costs = replace(net.costs, slopes={0: Curve((1, 2), (0.1, 0.2))})
+    (grid,) = net.costs.stages
+    longer = Curve((1, 2), (1.1, 1.7))
+    costs = replace(net.costs, stages=(Grid((1, 2), (*grid.curves, longer)),))
     assert longest_seconds(net) == [TIMES * 1.5]
     assert longest_seconds(replace(net, spec=words, costs=costs)) == [pytest.approx(TIMES * (1.5 + 49 * 0.2))]
 

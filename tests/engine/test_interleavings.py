@@ -18,7 +18,7 @@ from torch import Tensor
 
 from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.events import Arrived, Cancelled, Event, StageFailed, Woke
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.crew import LoadedModel
@@ -75,7 +75,7 @@ class House:
         self.memory = memory_of(SPEC, rows=SLOTS)
         self.inputs, self.outputs = self.memory.models[0].inputs[0], self.memory.models[0].outputs[0]
         self.outputs[:] = EMPTY
-        costs = ModelCosts((Curve((1, SLOTS), (0.01, 0.02)),) * STAGES, LOOKED, RATES, aside=aside)
+        costs = ModelCosts(at_any_length(Curve((1, SLOTS), (0.01, 0.02))) * STAGES, LOOKED, RATES, aside=aside)
         self.workers = [Worker({SPEC.name: self._model(costs)}, self.memory) for _ in range(WORKERS)]
         self.scheduler = Scheduler(SchedulerConfig((ServedModel(SPEC, costs, 100),), WORKERS, PolicyConfig(policy)))
         self.free = list(range(SLOTS))

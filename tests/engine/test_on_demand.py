@@ -258,8 +258,8 @@ def test_a_profile_of_another_machine_is_taken_anew_one_piece_at_a_time(wide: Pa
     assert isinstance(program, Program)
     elsewhere = replace(opened, model=replace(opened.model, program=replace(program, costs_fit=False)))
     model = measure(elsewhere, max(piece.size for piece in opened.pieces))
-    assert [curve.batches for curve in model.costs.stages] == [(1, 2)] * model.spec.stages
-    assert all(curve.seconds[0] > 0.0 for curve in model.costs.stages)
+    assert [grid.curves[0].batches for grid in model.costs.stages] == [(1, 2)] * model.spec.stages
+    assert all(grid.at(1) > 0.0 for grid in model.costs.stages)
 
 
 def test_sequences_have_two_pieces_what_reads_and_the_step(models: Path) -> None:

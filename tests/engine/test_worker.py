@@ -19,7 +19,7 @@ from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.events import Exited, StageDone
 from latebind.engine.crew import LoadedModel, load_model
 from latebind.engine.shared import By, ModelSlots, Owners
@@ -120,7 +120,7 @@ class Fails:
 
 def test_requests_whose_lookup_raised_run_its_stage_again_from_the_same_inputs() -> None:
     memory = memory_of(SPEC, rows=SLOTS)
-    costs = ModelCosts((Curve((1, SLOTS), (0.01, 0.02)),) * STAGES, LOOKED, RATES)
+    costs = ModelCosts(at_any_length(Curve((1, SLOTS), (0.01, 0.02))) * STAGES, LOOKED, RATES)
     stages = (lambda rows: (rows + 1.0,),) * STAGES
     program = Program(SPEC, costs, "eager", 1, stages, (), costs_fit=True)
     loaded = LoadedModel(SPEC, costs, program, {1: cast(Lookup, Fails())}, cast(ModelDirectory, None))

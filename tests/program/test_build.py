@@ -76,8 +76,8 @@ def test_the_way_through_the_stages_can_be_walked_in_parts(built: BuildReport) -
 
 def test_costs_cover_every_stage_and_batch(built: BuildReport) -> None:
     spec, costs = read_spec_and_costs(built.directory)
-    assert [curve.batches for curve in costs.stages] == [(1, 2, 4)] * spec.stages
-    assert all(second > 0 for curve in costs.stages for second in curve.seconds)
+    assert [grid.curves[0].batches for grid in costs.stages] == [(1, 2, 4)] * spec.stages
+    assert all(second > 0 for grid in costs.stages for second in grid.curves[0].seconds)
     assert costs.weight_bytes == sum(t.nbytes for t in read_tensors(built.directory, WEIGHTS).values())
     assert costs.load_seconds > 0
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from latebind.bench.memory import Side
 from latebind.bench.server import Resident
 from latebind.domain.config import EngineConfig
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Curve, at_any_length
 from latebind.program import openvino
 from latebind.program.backends import StageFunction, Use, compile_graph, twin
 from latebind.program.export import export, run_module
@@ -108,7 +108,7 @@ def test_a_stage_of_torch_compile_equals_eager_and_threads_share_it() -> None:
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose weights are what it takes, written as a build writes it."""
-    exported, spec = export(Wide(WIDTH), {"row": torch.randn(2, WIDTH)}), (Curve((1,), (1e-3,)),)
+    exported, spec = export(Wide(WIDTH), {"row": torch.randn(2, WIDTH)}), at_any_length(Curve((1,), (1e-3,)))
     inputs, outputs = exported.graph.inputs, exported.graph.output_specs()
     model = StoredModel(FORMAT, "wide", "1", inputs, outputs, (), "eager", None, 16)
     profile = Profile(this_hardware(1), "eager", spec, 2 * WIDTH * WIDTH * 4, 0.0)

@@ -1,7 +1,7 @@
 """Models of which each alone is larger than the memory: they stream, and everybody is answered."""
 
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, Footprint, ModelCosts
+from latebind.domain.costs import Curve, Footprint, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
@@ -13,7 +13,7 @@ BUDGET = 41  # of which the last stages of a large model leave too little for it
 
 
 def served(name: str, sizes: tuple[int, ...]) -> ServedModel:
-    costs = ModelCosts((Curve((1, 2), (0.01, 0.02)),) * len(sizes))
+    costs = ModelCosts(at_any_length(Curve((1, 2), (0.01, 0.02))) * len(sizes))
     footprint = Footprint(sizes, tuple([size / 1000 for size in sizes]), fixed=0.01)
     return ServedModel(ModelSpec(name, "1", (WORD,), (WORD,), len(sizes), 4), costs, 1 << 20, footprint)
 

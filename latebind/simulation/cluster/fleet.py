@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from latebind.cluster.placement import Costs
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, Grid, ModelCosts
 
 UNKNOWN = -1  # in place of an outcome: the run was stopped before the request ended
 
@@ -119,9 +119,10 @@ def scaled(model: ServedModel, kind: MachineKind) -> ServedModel:
         model,
         costs=replace(
             costs,
-            stages=tuple([_quicker(curve, speed) for curve in costs.stages]),
+            stages=tuple(
+                [Grid(one.lengths, tuple([_quicker(curve, speed) for curve in one.curves])) for one in costs.stages]
+            ),
             lookups={stage: _quicker(curve, speed) for stage, curve in costs.lookups.items()},
-            slopes={stage: _quicker(curve, speed) for stage, curve in costs.slopes.items()},
             load_seconds=costs.load_seconds * kind.loading,
         ),
         footprint=replace(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve, Footprint, ModelCosts
+from latebind.domain.costs import Curve, Footprint, ModelCosts, at_any_length
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.simulation.cluster.fleet import ClusterModel, Requests
@@ -112,7 +112,7 @@ def _declared(models: Models, name: str, random: np.random.Generator) -> Cluster
     stages, batches = models.stages, tuple(range(1, models.batch + 1))
     curve = Curve(batches, tuple([seconds / stages * (models.once + (1.0 - models.once) * b) for b in batches]))
     hits = {stage: share for stage, share in enumerate(models.hits) if share}
-    costs = ModelCosts((curve,) * stages, {stage: Curve((1,), (models.lookup,)) for stage in hits}, hits)
+    costs = ModelCosts(at_any_length(curve) * stages, {stage: Curve((1,), (models.lookup,)) for stage in hits}, hits)
     spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), stages, models.batch, tuple(hits))
     return _served(models, spec, costs, size, seconds)
 

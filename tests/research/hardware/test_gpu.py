@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from latebind.domain.config import PolicyConfig, SchedulerConfig
-from latebind.domain.costs import Curve, ModelCosts
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.hardware import Agenda, Installed
 from latebind.simulation.workloads import Arrival
@@ -22,7 +22,7 @@ from tests.batching.chains import STATIC, chain
 
 SLOW = Chip(multiprocessors=72, pcie=1.0, copy=0.0, host=float("inf"), launch=0.5)  # a byte a second
 NET = chain(STATIC, curve=Curve((1, 2, 4), (8.0, 8.0, 16.0)))
-FOOTPRINT = Footprint(ModelCosts((Curve((1, 2, 4), (4.0, 8.0, 16.0)),)), input_bytes=2, output_bytes=1)
+FOOTPRINT = Footprint(ModelCosts(at_any_length(Curve((1, 2, 4), (4.0, 8.0, 16.0)))), input_bytes=2, output_bytes=1)
 POOLED: Installed = partial(Pooled, SLOW, {"net": FOOTPRINT})
 HOST_BATCHED: Installed = partial(HostBatched, SLOW, {"net": FOOTPRINT})
 

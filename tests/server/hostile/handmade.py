@@ -34,10 +34,9 @@ GRAPH: dict[str, Any] = {
 PROFILE = {
     "hardware": {"cpu": "none", "cores": 1, "threads": 1, "torch": "0", "openvino": "0"},
     "backend": "eager",
-    "stages": [{"batches": [1], "seconds": [0.001]}],
+    "stages": [{"lengths": [1], "curves": [{"batches": [1], "seconds": [0.001]}]}],
     "weight_bytes": 64,
     "load_seconds": 0.001,
-    "slopes": {},
     "output_steps": [1],
 }
 WEIGHT = {"weight": {"dtype": "F32", "shape": [4, 4], "data_offsets": [0, 64]}}

@@ -380,13 +380,15 @@ def test_weights_that_no_build_writes_are_refused_however_they_are_loaded(
 
 
 def test_a_profile_that_nobody_measured_is_refused(tmp_path: Path) -> None:
-    curves = [
-        [],
-        *([{"batches": [1], "seconds": [seconds]}] for seconds in (-1e-3, 1e300)),
-        [{"batches": [0], "seconds": [1e-3]}],
+    good_curve = {"batches": [1], "seconds": [1e-3]}
+    curves = [*({"batches": [1], "seconds": [seconds]} for seconds in (-1e-3, 1e300)), {"batches": [0], "seconds": [1]}]
+    grids = [{"lengths": [1], "curves": [curve]} for curve in curves]
+    grids += [{"lengths": lengths, "curves": [good_curve]} for lengths in ([], [0], [1, 2])]
+    wrong: list[dict[str, object]] = [{"stages": stages} for stages in ([], *zip(curves), *zip(grids))]
+    wrong += [
+        {"stages": [good_curve], "slopes": {stage: slope}} for stage, slope in (("3", good_curve), ("0", curves[0]))
     ]
-    wrong: list[dict[str, object]] = [{"stages": stages} for stages in curves]
-    wrong += [{"load_seconds": -1.0}, {"weight_bytes": -1}, {"slopes": {"3": {"batches": [1], "seconds": [1e-3]}}}]
+    wrong += [{"load_seconds": -1.0}, {"weight_bytes": -1}]
     for number, change in enumerate(wrong):
         files = {**good(), PROFILE: json.dumps({**GOOD_PROFILE, **change}).encode()}
         with pytest.raises(RepositoryError, match=PROFILE):

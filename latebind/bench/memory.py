@@ -27,7 +27,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.cores import at_once
 from latebind.engine.crew import LoadedModel, load_crew
-from latebind.engine.shared import SlotMemory, create_file, file_bytes
+from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
 from latebind.program.measure import made_up_inputs
 from latebind.program.stored import read_model

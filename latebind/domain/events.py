@@ -22,11 +22,13 @@ class Arrived(Told, frozen=True):
     """One call of a client: requests for `model`, their inputs in `slots`, all due at `deadline`.
 
     A call of N rows is N requests; they are accepted or refused together. A request of a query also owns the ids after
-    its own, one for each node of the query. `deadline` is in seconds of the scheduler's clock. `inputs` are the steps
-    of the input of each request, 1 where left out. Among requests that wait for a model, priority 1 goes first, up to
-    255, and 0 last. Where `trace` is not 0, the requests are traced (`domain.tracing`) under this number. `more` says
-    that another call of this model arrived together with it and is the next event, so that nothing should start before
-    that. `streams` says that the caller is told of each token when it is written (`engine.token_streams`).
+    its own, one for each node of the query. `deadline` is in seconds of the scheduler's clock. `inputs` are the lengths
+    of the requests, 1 where left out: the steps of a sequence, or the product of the sizes of named dimensions. Calls
+    whose named dimensions have the same sizes have the same number for `sizes`; it is 0 where there are none. Among
+    requests that wait for a model, priority 1 goes first, up to 255, and 0 last. Where `trace` is not 0, the requests
+    are traced (`domain.tracing`) under this number. `more` says that another call of this model arrived together with
+    it and is the next event, so that nothing should start before that. `streams` says that the caller is told of each
+    token when it is written (`engine.token_streams`).
     """
 
     model: str
@@ -38,6 +40,7 @@ class Arrived(Told, frozen=True):
     trace: int = 0
     more: bool = False
     streams: bool = False
+    sizes: int = 0
 
 
 class Cancelled(Told, frozen=True):

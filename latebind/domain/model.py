@@ -87,12 +87,15 @@ class StepSpec:
 
     `sources` are the names of the tensors that it takes, in the order of its models' inputs: `image` for a tensor of
     the client, `gate.output` for one of another step, `cars.inputs.image` for one that is computed from these first.
+    `dims` are the sizes of its models' named dimensions, in terms of the query's; what is left out is taken to be the
+    most that the model allows.
     """
 
     name: str
     models: tuple[str, ...]
     after: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
+    dims: tuple[tuple[str, Size], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

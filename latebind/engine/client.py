@@ -9,13 +9,13 @@ import os
 import socket
 import time
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
-from math import inf
+from math import inf, prod
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
@@ -28,6 +28,7 @@ from latebind.domain.errors import (
     Expired,
     Failed,
     IllegalEvent,
+    InvalidRequest,
     LatebindError,
     Loading,
     NotFound,
@@ -35,7 +36,7 @@ from latebind.domain.errors import (
     StepFailed,
     Unavailable,
 )
-from latebind.domain.model import ModelSpec
+from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.picture import Picture
 from latebind.domain.query import lay_out_options
 from latebind.domain.tracing import Trace
@@ -50,20 +51,17 @@ from latebind.engine.shared import (
     NO_STEP,
     PLACE,
     WROTE,
-    ModelSlots,
-    Rows,
-    SlotMemory,
     Told,
     ToldReader,
     Watched,
-    create_file,
     models_of,
     pack_arrived,
     pack_cancelled,
 )
+from latebind.engine.slots import NO_EXTENTS, ModelSlots, Rows, Sizes, SlotMemory, create_file, shapes_of
 from latebind.forks.client import Forked, ForkServer, fork_server
 from latebind.sequence.padding import room, steps, trimmed
-from latebind.server.gateway import Answer, Shown, Snapshot, StepAnswer
+from latebind.server.gateway import NO_DIMS, Answer, Shown, Snapshot, StepAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +71,8 @@ IDLE_LOOK_SECONDS = 0.02
 CONTROL_BYTES = 1 << 24
 ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
+MOST_LENGTH: Final = (1 << 32) - 1  # of which a message can tell
+MOST_NUMBER: Final = (1 << 64) - 1  # for sizes; where dimensions have more of them in all, two may share one
 ANSWERED: Final = Outcome.ANSWERED  # looking the member up in its class takes ten times as long
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -82,17 +82,39 @@ StepRows = Mapping[tuple[str, str], tuple[ModelSpec, ModelSlots, int]]
 """By step of a query and model: the model, its slots, and its row that belongs to the query in slot 0."""
 
 
+class Sized(NamedTuple):
+    """What the engine is told of the rows of a call: the length of each, and `Arrived.sizes`."""
+
+    lengths: tuple[int, ...]
+    number: int
+
+
+ALIKE: Final = Sized((), 0)  # of a model whose rows have one size
+
+
 class Claim:
     """The slots of one call, from being claimed until they are released. Made by `Claims`.
 
     A slot is with the engine from `send` until that reports the end of its request. It is free again when it is not
-    with the engine and the claim has been released.
+    with the engine and the claim has been released. The tensors of its rows are `places` of the arrays in `arrays`; in
+    what they differ from rows of other calls for the model says `sized`.
     """
 
-    def __init__(self, claims: "Claims", requests: tuple[int, ...], slots: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        claims: "Claims",
+        requests: tuple[int, ...],
+        slots: tuple[int, ...],
+        arrays: ModelSlots,
+        places: tuple[int, ...],
+        sized: Sized = ALIKE,
+    ) -> None:
         self._claims = claims
         self._requests = requests
         self._slots = slots
+        self._arrays = arrays
+        self._places = places
+        self._sized = sized
         self._sent = self._released = False
         self._ended: list[Told | None] = [None] * len(requests)
         self._pending = len(requests)
@@ -103,11 +125,10 @@ class Claim:
 
     @property
     def rows(self) -> Mapping[str, list[Rows]]:
-        """The rows of the slots by input, each of the tensor's shape; the call fills them before it sends them."""
-        claims, slots = self._claims, self._slots
-        found = {}
-        for tensor, array in zip(claims.spec.inputs, claims.rows.inputs, strict=True):
-            found[tensor.name] = [array[slot, ...] for slot in slots]
+        """The rows of the slots by input, each of its own shape; the call fills them before it sends them."""
+        places, found = self._places, {}
+        for tensor, array in zip(self._claims.spec.inputs, self._arrays.inputs, strict=True):
+            found[tensor.name] = [array[place, ...] for place in places]
         return found
 
     @property
@@ -140,13 +161,10 @@ class Claim:
         answered: asyncio.Future[Answer] = engine.loop.create_future()
         self._answered = answered
         expiry = engine.loop.call_later(deadline + LATEST_SECONDS - time.monotonic(), self._expire)
-        lengths = steps(claims.spec, self.rows) if claims.reads_sequences else ()
-        streams = self.on_tokens is not None
-        engine.write(
-            pack_arrived(
-                claims.number, deadline, self._requests, self._slots, lengths, priority, trace, streams=streams
-            )
-        )
+        sized, streams = self._sized, self.on_tokens is not None
+        lengths = steps(claims.spec, self.rows) if claims.reads_sequences else sized.lengths
+        call = claims.number, deadline, self._requests, self._slots, lengths, priority, trace
+        engine.write(pack_arrived(*call, streams=streams, sizes=sized.number))
         try:
             return await answered
         except asyncio.CancelledError:
@@ -173,10 +191,10 @@ class Claim:
             for step in ran:
                 spec, slots, first = self._claims.step_rows[step.step, step.model]
                 row = first + slot
-                given = {tensor.name: [rows[row, ...]] for tensor, rows in zip(spec.inputs, slots.inputs, strict=True)}
+                inputs, answers = slots.one(row)
+                given = {tensor.name: [rows[0, ...]] for tensor, rows in zip(spec.inputs, inputs, strict=True)}
                 outputs = {
-                    tensor.name: trimmed(rows[row : row + 1], tensor)
-                    for tensor, rows in zip(spec.outputs, slots.outputs, strict=True)
+                    tensor.name: trimmed(rows, tensor) for tensor, rows in zip(spec.outputs, answers, strict=True)
                 }
                 caches = (int(slots.versions[row]),) if spec.lookups else ()
                 yield Shown(spec, given, Answer(outputs, (step.left_at,), spec=spec, caches=caches))
@@ -219,10 +237,10 @@ class Claim:
 
     def _outputs(self) -> dict[str, Rows]:
         """Return the outputs of the slots, each `(N, *shape)`: a view if the slots are contiguous, else a copy."""
-        first, last = self._slots[0], self._slots[-1]
-        part = slice(first, last + 1) if last - first + 1 == len(self._slots) else list(self._slots)
+        first, last = self._places[0], self._places[-1]
+        part = slice(first, last + 1) if last - first + 1 == len(self._places) else list(self._places)
         found = {}
-        for tensor, rows in zip(self.spec.outputs, self._claims.rows.outputs, strict=True):
+        for tensor, rows in zip(self.spec.outputs, self._arrays.outputs, strict=True):
             found[tensor.name] = rows[part]
         return found
 
@@ -235,7 +253,7 @@ class Claim:
                 return
         for tensor in spec.outputs:
             rows = outputs[tensor.name]
-            outputs[tensor.name] = (rows if tensor.padding is None else trimmed(rows, tensor)).copy()
+            outputs[tensor.name] = (rows if tensor.padding is None or spec.dims else trimmed(rows, tensor)).copy()
         _, left_at, _, _, _, waited, ran = zip(*ends, strict=True)
         ran_steps = tuple([tuple(self._steps.get(one, ())) for one in self._requests]) if spec.steps else ()
         versions = self._claims.rows.versions
@@ -245,10 +263,11 @@ class Claim:
 
 
 class WaitingClaim(NamedTuple):
-    """A call that waits for so many slots."""
+    """A call that waits for so many slots, for rows of these sizes."""
 
     rank: int
     wanted: int
+    sizes: Sizes
     claimed: "asyncio.Future[Claim]"
 
 
@@ -259,6 +278,10 @@ class Claims:
     serial number is the request, its input and output pointers are the number of the slot. Those of one engine share
     the iterator `numbers`, which numbers all its requests. A request of a query also owns the numbers that follow its
     own, one for each of the query's steps. `free` is the number of free slots.
+
+    A call also needs room for its rows, and for those of its query's steps, where these differ in size. There is enough
+    for the largest rows in all slots, but not always in one piece. It is `cramped` while the first in its line waits
+    for that; of those that are, the first is served first (`EngineClient.grant_room`).
     """
 
     def __init__(
@@ -276,7 +299,16 @@ class Claims:
         self.spec = spec
         self.rows = rows
         self.step_rows = step_rows or {}
-        self.reads_sequences = any(tensor.padding is not None for tensor in spec.inputs)
+        self.reads_sequences = not spec.dims and any(tensor.padding is not None for tensor in spec.inputs)
+        self.cramped = False
+        self._sized_steps = [
+            (slots.sized, row, sizes_of_step(spec, step, model))
+            for (step, _), (model, slots, row) in self.step_rows.items()
+            if slots.sized is not None
+        ]
+        self._extents = (
+            [0] * slots if spec.dims or self._sized_steps else None
+        )  # of each slot, the one it has a part of
         self.free = slots
         self._taken = bytearray(slots)  # 1 where a slot is
         self._next = 0
@@ -292,18 +324,21 @@ class Claims:
         """Whether any call holds slots or waits for some."""
         return self.free < len(self) or bool(self._waiting)
 
-    async def claim(self, wanted: int, *, deadline: float, priority: int = 0) -> Claim:
-        """Return a claim on `wanted` slots, waiting in line if too few are free.
+    async def claim(
+        self, wanted: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
+    ) -> Claim:
+        """Return a claim on `wanted` slots, for rows with these `dims`, waiting in line if too few are free.
 
         The line is ordered by priority (1 first, 0 last), then by arrival, and holds at most as many calls as there are
         slots. Raises `Expired` at the `deadline` (`time.monotonic()` seconds), and `Refused` at once if the line is
-        full or `wanted` exceeds the number of slots.
+        full or `wanted` exceeds the number of slots. Raises `InvalidRequest` for sizes that are not allowed.
         """
-        if not self._waiting and (claim := self._try_claim(wanted)) is not None:
+        sizes = self._checked(dims) if self.spec.dims else ()
+        if not self._waiting and (claim := self._try_claim(wanted, sizes)) is not None:
             return claim
         if wanted > len(self) or len(self._waiting) >= len(self):
             raise Refused(f"{self._no_room(wanted)}: try again later")
-        waiting = WaitingClaim(priority or LAST, wanted, asyncio.get_running_loop().create_future())
+        waiting = WaitingClaim(priority or LAST, wanted, sizes, asyncio.get_running_loop().create_future())
         insort(self._waiting, waiting, key=lambda one: one.rank)
         try:
             async with asyncio.timeout(deadline - time.monotonic()):
@@ -325,7 +360,9 @@ class Claims:
         """Make a slot free again; if calls wait, they are served."""
         self._taken[slot] = 0
         self.free += 1
-        if self._waiting:
+        if self._extents is not None:
+            self.engine.extents.free(self._extents[slot])
+        if self._waiting or self._extents is not None:
             self._grant_waiting()
 
     def fail_waiting(self, error: LatebindError) -> None:
@@ -335,13 +372,22 @@ class Claims:
                 waiting.claimed.set_exception(error)
         self._waiting.clear()
 
-    def _try_claim(self, wanted: int) -> Claim | None:
+    def _checked(self, dims: Mapping[str, int]) -> Sizes:
+        """Return the sizes in the order of the model's dimensions; raises `InvalidRequest`."""
+        for dim in self.spec.dims:
+            if dim.name not in dims or not dim.allows(dims[dim.name]):
+                given = dims.get(dim.name, "no size")
+                raise InvalidRequest(f"{self.spec.name} is given {given} for {dim.name}: it must be {dim.range()}")
+        return tuple([dims[dim.name] for dim in self.spec.dims])
+
+    def _try_claim(self, wanted: int, sizes: Sizes) -> Claim | None:
         """Claim slots that are contiguous, and follow those given before, if such are free: a batch of them is a view.
 
         If the slot given last is free again, there is no batch to be contiguous with, and the search starts at slot 0:
         the processor's caches still hold the rows used last.
         """
         if wanted > self.free:
+            self.cramped = False
             return None
         if not self._taken[self._next - 1]:
             self._next = 0
@@ -354,27 +400,71 @@ class Claims:
         else:
             around = chain(range(self._next, len(self)), range(self._next))
             slots = tuple(islice((slot for slot in around if not self._taken[slot]), wanted))
+        if self._extents is not None and not self._found_room(self._extents, slots, sizes):
+            return None
         for slot in slots:
             self._taken[slot] = 1
         self.free -= wanted
         self._next = slots[-1] + 1
         requests = tuple(islice(self._numbers, wanted * self._stride))[:: self._stride]
-        return Claim(self, requests, slots)
+        if self.rows.sized is None:
+            return Claim(self, requests, slots, self.rows, slots)
+        arrays = ModelSlots(*self.rows.sized.views(slots), self.rows.versions)
+        number = 0
+        for dim, size in zip(self.spec.dims, sizes, strict=True):
+            number = number * (dim.most + 1) + size
+        sized = Sized((min(prod(sizes), MOST_LENGTH),) * wanted, number & MOST_NUMBER)
+        return Claim(self, requests, slots, arrays, tuple(range(wanted)), sized)
+
+    def _found_room(self, extents: list[int], slots: Sequence[int], sizes: Sizes) -> bool:
+        """Return whether there is room for rows of these sizes in these slots, which then have it."""
+        rows = [] if self.rows.sized is None else [(self.rows.sized, list(slots), sizes)]
+        for sized, row, of_step in self._sized_steps:
+            rows.append((sized, [row + slot for slot in slots], of_step(sizes)))
+        cramped, begin = self.engine.cramped, None
+        if not cramped or cramped[0] is self:
+            size = sum([sized.bytes_of(len(some), each) for sized, some, each in rows])
+            begin = self.engine.extents.take(size, shares=len(slots))
+        self.cramped = begin is None
+        if begin is None:
+            if self not in cramped:
+                cramped.append(self)
+            return False
+        for slot in slots:
+            extents[slot] = begin
+        for sized, some, each in rows:
+            begin = sized.place(begin, some, each)
+        return True
 
     def _grant_waiting(self) -> None:
-        """Give slots to waiting calls in order, until there are too few for the first of them."""
+        """Give slots to the calls that wait here, then room to those that wait elsewhere."""
+        self.serve_line()
+        if self._extents is not None:
+            self.engine.grant_room()
+
+    def serve_line(self) -> None:
+        """Give slots to waiting calls in order, until there are too few, or too little room, for the first of them."""
         while self._waiting:
             waiting = self._waiting[0]
             if not waiting.claimed.done():
-                claim = self._try_claim(waiting.wanted)
+                claim = self._try_claim(waiting.wanted, waiting.sizes)
                 if claim is None:
                     return
                 waiting.claimed.set_result(claim)
             self._waiting.pop(0)
+        self.cramped = False
 
     def _no_room(self, wanted: int) -> str:
         free = f"{self.free} of {len(self)} places are free"
         return f"{self.spec.name} has no room for {wanted} more rows ({free})"
+
+
+def sizes_of_step(query: ModelSpec, step: str, model: ModelSpec) -> Callable[[Sizes], Sizes]:
+    """Return what tells the sizes of a model's dimensions in a step of a query from those of the query's own."""
+    (of_step,) = [dict(one.dims) for one in query.steps if one.name == step]
+    sizes = tuple([of_step.get(dim.name, dim.most) for dim in model.dims])
+    shapes = shapes_of(query, [TensorSpec(step, "int32", (), sizes=sizes)])
+    return lambda sizes: shapes(sizes)[0]
 
 
 class EngineClient(asyncio.Protocol):
@@ -397,6 +487,8 @@ class EngineClient(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
+        self.extents = NO_EXTENTS  # for rows that differ in size
+        self.cramped: deque[Claims] = deque()  # of which a call waits for room there
         self.process_id = process.pid
         self._process = process
         self._control, self._control_writer = control
@@ -457,6 +549,7 @@ class EngineClient(asyncio.Protocol):
             await self.kill()
             raise
         memory = SlotMemory(self._slots, started.models, started.rows)
+        self.extents = memory.extents()
         self.models = {spec.name: spec for spec in started.models}
         self.order = [spec.name for spec in started.models if not spec.steps]
         self.deadlines, self.too_large = started.deadlines, started.too_large
@@ -514,27 +607,40 @@ class EngineClient(asyncio.Protocol):
             assert self._messages is not None
             self._messages.abort()  # the process may take its time to die
 
-    def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
+    def claim(
+        self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
+    ) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting in line if too few are free.
 
-        Raises `Refused`, `Expired`, `Unavailable` or `NotFound`.
+        Raises `Refused`, `Expired`, `Unavailable`, `NotFound` or `InvalidRequest`.
         """
         self.require_engine()
         claims = self._claims.get(model)
         if claims is None:
             raise NotFound(f"there is no model {model!r:.140}")
-        return claims.claim(rows, deadline=deadline, priority=priority)
+        return claims.claim(rows, deadline=deadline, priority=priority, dims=dims)
 
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
 
         Raises what `claim` and `Claim.send` raise. Cancelling this call cancels its requests.
         """
-        with await self.claim(model, len(next(iter(rows.values()))), deadline=deadline) as claim:
-            for spec in self.models[model].inputs:
-                for place, row in zip(claim.rows[spec.name], rows[spec.name], strict=True):
-                    room(place, row.shape, spec)[...] = row
+        spec = self.models[model]
+        dims = spec.dims_of({name: some.shape[1:] for name, some in rows.items()}) if spec.dims else NO_DIMS
+        with await self.claim(model, len(next(iter(rows.values()))), deadline=deadline, dims=dims) as claim:
+            for tensor in spec.inputs:
+                for place, row in zip(claim.rows[tensor.name], rows[tensor.name], strict=True):
+                    (place if spec.dims else room(place, row.shape, tensor))[...] = row
             return await claim.send(deadline=deadline)
+
+    def grant_room(self) -> None:
+        """Give room to calls that wait for it, in the order of their lines, until there is too little for the first."""
+        while self.cramped:
+            claims = self.cramped[0]
+            claims.serve_line()
+            if claims.cramped:
+                return
+            self.cramped.popleft()
 
     def require_engine(self) -> None:
         """Raise `Unavailable` if the engine has ended."""

@@ -15,7 +15,7 @@ from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import StepRows, lay_out
 from latebind.engine.cores import at_once
-from latebind.engine.shared import file_bytes
+from latebind.engine.slots import file_bytes
 from latebind.learned.lookup import Lookup, load_lookups
 from latebind.learned.stored import read_accuracies, read_caches, with_caches
 from latebind.program.device import HOST, find_device

@@ -20,7 +20,7 @@ import numpy as np
 from latebind.adaptation.controller import FULL_DEPTH
 from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavailable
-from latebind.domain.model import ModelSpec
+from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.client import Claim, EngineClient
@@ -28,7 +28,7 @@ from latebind.engine.order import EngineOrder, InUse, backend_imports
 from latebind.engine.shared import LOOK_SECONDS
 from latebind.forks.client import ForkServer
 from latebind.repository.listing import Serving
-from latebind.server.gateway import Snapshot
+from latebind.server.gateway import NO_DIMS, Array, Snapshot
 
 T = TypeVar("T")
 
@@ -133,14 +133,16 @@ class Engines:
         expected = not self._recovering if model is None else model in self.models
         return expected and self._engine.ready(model)
 
-    def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Coroutine[Any, Any, Claim]:
+    def claim(
+        self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
+    ) -> Coroutine[Any, Any, Claim]:
         """Return `rows` slots to fill, waiting if necessary.
 
-        Raises `Refused`, `Expired`, `Unavailable` or `NotFound`.
+        Raises `Refused`, `Expired`, `Unavailable`, `NotFound` or `InvalidRequest`.
         """
         if self._engine is not None and model in self.models and self._serves(model):
-            return self._engine.claim(model, rows, deadline=deadline, priority=priority)
-        return self._claim_later(model, rows, deadline, priority)
+            return self._engine.claim(model, rows, deadline=deadline, priority=priority, dims=dims)
+        return self._claim_later(model, rows, deadline, priority, dims)
 
     async def metrics(self) -> Snapshot:
         """Return the metrics of the engine that serves, since it started, with an `age` if they are not new."""
@@ -240,7 +242,9 @@ class Engines:
         ends = [engine.close(grace, patience=END_SECONDS) if grace else engine.kill() for engine in engines]
         await asyncio.gather(*ends)
 
-    async def _claim_later(self, model: str, rows: int, deadline: float, priority: int) -> Claim:
+    async def _claim_later(
+        self, model: str, rows: int, deadline: float, priority: int, dims: Mapping[str, int]
+    ) -> Claim:
         """Wait for an engine that serves this model, if one is expected, and claim slots there."""
         if model in self.models and self._waiting < MOST_WAITING:
             self._waiting += 1
@@ -258,7 +262,7 @@ class Engines:
             raise NotFound(f"there is no model {model!r:.140}")
         if self._engine is None or not self._serves(model):
             raise Unavailable("the engine is starting again: try again later")
-        return await self._engine.claim(model, rows, deadline=deadline, priority=priority)
+        return await self._engine.claim(model, rows, deadline=deadline, priority=priority, dims=dims)
 
     def _serves(self, model: str) -> bool:
         return self._engine is not None and self._engine.live() and model in self._engine.models
@@ -471,23 +475,29 @@ class ProbeFailed(LatebindError):
 
 
 async def probe(client: EngineClient, models: Iterable[str]) -> None:
-    """Let each model answer one row of made-up numbers, one after another, then reset the metrics.
+    """Let each model answer a row of made-up numbers, one after another, then reset the metrics.
 
-    No model is reported ready that cannot answer: raises `ProbeFailed`. Queries are not tried: they were checked when
-    they were read, and what they compute from one model's outputs for the next may need real values.
+    Where rows differ in size, it answers one of the least and one of the most. No model is reported ready that cannot
+    answer: raises `ProbeFailed`. Queries are not tried: they were checked when they were read, and what they compute
+    from one model's outputs for the next may need real values.
     """
     for model in models:
-        rows = {}
-        for spec in client.models[
-            model
-        ].inputs:  # as models are profiled: normal numbers, or zeros where these are valid
-            shape = (1, *spec.shape) if spec.padding is None else (1, 1, *spec.shape[1:])
-            if spec.dtype.startswith("float"):
-                rows[spec.name] = np.random.default_rng(0).standard_normal(shape).astype(spec.dtype)
-            else:
-                rows[spec.name] = np.full(shape, spec.filler, spec.dtype)
-        try:
-            await client.infer(model, rows, deadline=time.monotonic() + PROBE_SECONDS)
-        except LatebindError as error:
-            raise ProbeFailed(model, error) from error
+        spec = client.models[model]
+        least, most = {dim.name: dim.least for dim in spec.dims}, {dim.name: dim.most for dim in spec.dims}
+        for dims in [least] if least == most else [least, most]:
+            rows = {tensor.name: _made_up(spec, tensor, dims)[np.newaxis] for tensor in spec.inputs}
+            try:
+                await client.infer(model, rows, deadline=time.monotonic() + PROBE_SECONDS)
+            except LatebindError as error:
+                raise ProbeFailed(model, error) from error
     await client.forget()
+
+
+def _made_up(spec: ModelSpec, tensor: TensorSpec, dims: Mapping[str, int]) -> Array:
+    """Return an input of a row, as models are profiled: normal numbers, or zeros where these are valid."""
+    shape = tensor.shape_of(dims)
+    if tensor.padding is not None and not spec.dims:  # a sequence
+        shape = (1, *shape[1:])
+    if tensor.dtype.startswith("float"):
+        return np.random.default_rng(0).standard_normal(shape).astype(tensor.dtype)
+    return np.full(shape, tensor.filler, tensor.dtype)

@@ -18,7 +18,7 @@ from latebind.domain.events import Branched, MapFailed, Mapped
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.query import StepRows
 from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
-from latebind.engine.shared import ModelSlots, Rows
+from latebind.engine.slots import ModelSlots, Rows
 from latebind.engine.staging import Staging, index_of
 from latebind.engine.worker import Failures
 from latebind.queries.file.wiring import EITHER, INPUT, Apply, DefinedQuery, Expression, Groups, Literal, Ref, needs

@@ -29,7 +29,8 @@ from latebind.engine.driver import Driver
 from latebind.engine.mapping import Steps
 from latebind.engine.on_demand import Loader, open_crew, told_of_memory
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
-from latebind.engine.shared import IDLE, Listening, Running, SlotMemory, send_line
+from latebind.engine.shared import IDLE, Listening, Running, send_line
+from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import DeviceStaging, HostStaging, Staging
 from latebind.engine.worker import Worker
 from latebind.heap import settle

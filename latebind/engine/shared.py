@@ -1,7 +1,7 @@
-"""What frontend and engine share: slots in memory, messages of fixed size, and what each thread of the engine does.
+"""What frontend and engine share: who owns a slot, messages of fixed size, and what each thread of the engine does.
 
-**Slots** are rows of shared memory. The slot of a request passes through the hands of both processes, and each keeps
-the part of the record that it decides on:
+**Slots** are rows of shared memory (`slots`). That of a request passes through the hands of both processes, and each
+keeps the part of the record that it decides on:
 
     frontend (`client.Claim`)  a slot is free again when its call has released it and its request is not with the engine
     engine (`Owners`)          NOBODY -> LOOKUP or NETWORK answers, whichever is first
@@ -28,90 +28,20 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import IntEnum
-from math import inf, prod
+from math import inf
 from struct import Struct
 from threading import Lock
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, NamedTuple, Self
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from latebind.domain.actions import Outcome, Reply, Run, StepEnded
 from latebind.domain.events import Arrived, Cancelled, Event
-from latebind.domain.model import ModelSpec, TensorSpec
 
-# Slots ----------------------------------------------------------------------------------------------------------------
-
-ALIGNMENT = 64
-VERSION = TensorSpec("version", "int32", ())  # of the learned caches that answered
-Rows: TypeAlias = NDArray[np.generic]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSlots:
-    """The slots of one model: arrays `(slots, *shape)`, in the order of its inputs and outputs.
-
-    `versions`, `(slots,) int32`, is the version of the learned caches that each answer was given by, as a number
-    (`adaptation.controller.number_of`); it has no slots where the model has no learned caches.
-    """
-
-    inputs: tuple[Rows, ...]
-    outputs: tuple[Rows, ...]
-    versions: Rows
-
-
-class SlotMemory:
-    """Maps the shared file `fd` as the slots of `models`; `rows` gives the number of rows of each model by name.
-
-    The file must be large enough (`file_bytes`). Both processes see the same rows if they pass the same models in the
-    same order. `whole` is the whole memory as bytes. `owners` says in the engine which request has which slot while it
-    runs.
-    """
-
-    def __init__(self, fd: int, models: Sequence[ModelSpec], rows: Mapping[str, int]) -> None:
-        memory = mmap.mmap(fd, file_bytes(models, rows))
-        self.whole = np.frombuffer(memory, np.uint8)
-        self.owners = Owners()
-        offset, found = 0, list[ModelSlots]()
-        for spec in models:
-            arrays = list[Rows]()
-            for tensor, count in _tensors(spec, rows[spec.name]):
-                flat = np.frombuffer(memory, np.dtype(tensor.dtype), count * prod(tensor.shape), offset)
-                arrays.append(flat.reshape(count, *tensor.shape))
-                offset += _aligned(count * tensor.row_bytes)
-            inputs = len(spec.inputs)
-            found.append(ModelSlots(tuple(arrays[:inputs]), tuple(arrays[inputs:-1]), arrays[-1]))
-        self.models = tuple(found)
-        self.by_name = {spec.name: slots for spec, slots in zip(models, self.models, strict=True)}
-
-
-def file_bytes(models: Sequence[ModelSpec], rows: Mapping[str, int]) -> int:
-    """Return the size of the shared file in bytes, at least one page.
-
-    Pages are allocated when they are first written to, and stay allocated.
-    """
-    tensors = [each for spec in models for each in _tensors(spec, rows[spec.name])]
-    return max(mmap.PAGESIZE, sum(_aligned(count * tensor.row_bytes) for tensor, count in tensors))
-
-
-def create_file() -> int:
-    """Return the descriptor of an empty, nameless file in memory; it vanishes when the last process closes it."""
-    return os.memfd_create("latebind-engine")
-
-
-def _tensors(spec: ModelSpec, rows: int) -> list[tuple[TensorSpec, int]]:
-    """Return the tensors of a model as they lie in the file, each with its number of rows."""
-    versions = VERSION, rows if spec.lookups else 0
-    return [*((tensor, rows) for tensor in (*spec.inputs, *spec.outputs)), versions]
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+# Owners ---------------------------------------------------------------------------------------------------------------
 
 
 class By(IntEnum):
@@ -191,8 +121,8 @@ class Owners:
 
 # Messages -------------------------------------------------------------------------------------------------------------
 
-# kind, more follows, priority, streams, model, trace, slot, input length, request, deadline
-TO_ENGINE = Struct("<BBB?HIIIQd")
+# kind, more follows, priority, streams, model, trace, slot, input length, sizes, request, deadline
+TO_ENGINE = Struct("<BBB?HIIIQQd")
 ARRIVED, CANCELLED = 0, 1  # the kinds
 TO_FRONTEND = Struct("<BxhhHQff")  # the fields of `Told`
 NO_STEP = -1  # the node in a message about the end of a whole request
@@ -232,23 +162,24 @@ def pack_arrived(
     trace: int = 0,
     *,
     streams: bool = False,
+    sizes: int = 0,
 ) -> bytes:
     """Pack one call: a message for each of its requests, all but the last marked "more follows".
 
-    `inputs` are the input lengths of the requests, in steps; 1 each if left out.
+    `inputs` are the lengths of the requests; 1 each if left out. For `sizes` see `Arrived`.
     """
     last = len(requests) - 1
     if not last and not inputs:  # most calls
-        return TO_ENGINE.pack(ARRIVED, False, priority, streams, model, trace, slots[0], 1, requests[0], deadline)
+        return TO_ENGINE.pack(ARRIVED, False, priority, streams, model, trace, slots[0], 1, 0, requests[0], deadline)
     return b"".join(
-        TO_ENGINE.pack(ARRIVED, i < last, priority, streams, model, trace, slot, steps, request, deadline)
+        TO_ENGINE.pack(ARRIVED, i < last, priority, streams, model, trace, slot, steps, sizes, request, deadline)
         for i, (request, slot, steps) in enumerate(zip(requests, slots, inputs or (1,) * (last + 1), strict=True))
     )
 
 
 def pack_cancelled(request: int) -> bytes:
     """Pack a message that the client of `request` has gone."""
-    return TO_ENGINE.pack(CANCELLED, False, 0, False, 0, 0, 0, 0, request, 0.0)
+    return TO_ENGINE.pack(CANCELLED, False, 0, False, 0, 0, 0, 0, 0, request, 0.0)
 
 
 def pack_ended(reply: Reply) -> bytes:
@@ -287,7 +218,7 @@ class EventReader:
         found: list[Arrived | Cancelled] = []
         first = 0
         for last in range(end):
-            kind, more, priority, streams, model, trace, slot, steps, request, deadline = rows[last]
+            kind, more, priority, streams, model, trace, slot, steps, sizes, request, deadline = rows[last]
             if more:
                 continue
             if kind == CANCELLED:
@@ -298,11 +229,11 @@ class EventReader:
             inputs: Numbers = (steps,)
             requests: Numbers = (request,)
             if first < last:  # most calls have one row
-                _, _, _, _, _, _, slots, inputs, requests, _ = zip(*rows[first : last + 1], strict=True)
+                _, _, _, _, _, _, slots, inputs, _, requests, _ = zip(*rows[first : last + 1], strict=True)
             first = last + 1
             follows = first < end and rows[first][0] == ARRIVED and rows[first][4] == model
             name = self._models[model]
-            found.append(Arrived(name, deadline, requests, slots, inputs, priority, trace, follows, streams))
+            found.append(Arrived(name, deadline, requests, slots, inputs, priority, trace, follows, streams, sizes))
         return found
 
 

@@ -14,6 +14,7 @@ written the inputs of a query's step. Threads that wait for an event hold neithe
 
 Slots are page-locked, so that the device copies from and to them while the processor does something else. If the
 driver refuses that, as some do for shared memory, copies are the same, and the thread that starts one waits for it.
+Rows that differ in size are not page-locked, because their pages come and go (`slots.Extents`), and have none here.
 
 A row is reused with its slot. The next input is written by InStream too, so it comes after any copy still under way for
 the previous request, which may have been cancelled at once.
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.actions import Run
-from latebind.engine.shared import ModelSlots, SlotMemory
+from latebind.engine.slots import ModelSlots, SlotMemory
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,14 @@ class HostStaging:
     def wait(self) -> None:
         """Return when everything launched on this stream has been computed."""
 
+    def there(self, arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
+        """Return these inputs `(B, ...)` where the stages read them."""
+        return tensors_of(arrays)
+
+    def back(self, results: Sequence[Tensor]) -> Sequence[NDArray[np.generic]]:
+        """Return these results `(B, ...)` where the frontend can have them; they are there on return."""
+        return [result.numpy() for result in results]
+
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
         """Return the inputs of the requests of `action`, each `(B, *shape)`; they stay valid while these run."""
         slots = index_of(action.slots)
@@ -107,16 +116,22 @@ class DeviceStaging:
         self.runtime: Any = torch.get_device_module(device)
         self.runtime.set_device(device)  # otherwise memory is page-locked in a context on device 0, which costs memory
         self.runtime.synchronize(device)  # weights and compiled code were made on another stream
-        self._locked = memory.whole.ctypes.data if self._lock_pages(memory.whole) else None
-        self.models = {name: DeviceRows(memory.by_name[name], device) for name in models}
+        self._locked = memory.arrays.ctypes.data if self._lock_pages(memory.arrays) else None
+        slots = {name: memory.by_name[name] for name in models}
+        self.models = {name: DeviceRows(rows, device) for name, rows in slots.items() if rows.sized is None}
         self._in_stream = self.runtime.Stream(device)
         self.out_stream = self.runtime.Stream(device)
         self._copying = Lock()  # InMutex: guards the order of InStream
         self._numbers = count()
 
     def copy_in(self, model: str, slots: Sequence[int]) -> None:
-        """Start copying inputs from their slots. A request whose input cannot be copied fails when it is to run."""
-        there = self.models[model]
+        """Start copying inputs from their slots. A request whose input cannot be copied fails when it is to run.
+
+        Rows that differ in size are copied as a batch, when it is known whom they share one with (`there`).
+        """
+        there = self.models.get(model)
+        if there is None:
+            return
         try:
             with self._copying, self.runtime.stream(self._in_stream):
                 for slot in slots:
@@ -190,6 +205,16 @@ class DeviceStream:
         """Wait for an event recorded after the last launch; other streams go on."""
         self._computed.record(self._stream)
         self._computed.synchronize()
+
+    def there(self, arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
+        """Copy inputs `(B, ...)` to the device."""
+        return tuple([tensor.to(self._staging.device) for tensor in tensors_of(arrays)])
+
+    def back(self, results: Sequence[Tensor]) -> Sequence[NDArray[np.generic]]:
+        """Wait until computed, then copy on OutStream."""
+        self.wait()
+        with self._runtime.stream(self._staging.out_stream):
+            return [result.cpu().numpy() for result in results]
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
         """Return a view if the rows are contiguous, as they are when requests run in order of arrival, else copies."""

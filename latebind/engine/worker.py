@@ -19,7 +19,8 @@ from latebind.adaptation.controller import BUILT, number_of
 from latebind.domain.actions import Run
 from latebind.domain.events import Exited, StageDone
 from latebind.engine.crew import LoadedModel
-from latebind.engine.shared import By, Owners, SlotMemory
+from latebind.engine.shared import By, Owners
+from latebind.engine.slots import Shapes, Sizes, SlotMemory, front, longest, shapes_of
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup
@@ -36,15 +37,62 @@ MOST_WAITING: Final = 2
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Batch:
-    """Inputs of a stage, each tensor `(B, ...)`, and the request that each row belongs to; some may have ended."""
+    """Inputs of a stage, each tensor `(B, ...)`, and the request that each row belongs to; some may have ended.
+
+    Where rows differ in size, `sizes` are those of each, and `shapes` says what tensors of a row have by its sizes.
+    They are padded to the longest row.
+    """
 
     requests: tuple[int, ...]
     tensors: tuple[Tensor, ...]
+    sizes: tuple[Sizes, ...] = ()
+    shapes: Shapes | None = None
 
-    def row(self, request: int) -> Tensor:
-        """Return the row of one request, of a single tensor."""
-        (activation,) = self.tensors
-        return activation[self.requests.index(request)]
+    def cut(self, places: Sequence[int]) -> tuple[Tensor, ...]:
+        """Return the tensors, of all rows, with as much padding as is left once only the rows at `places` are."""
+        if self.shapes is None:
+            return self.tensors
+        shapes = self.shapes(longest([self.sizes[place] for place in places]))
+        rows = len(self.requests)
+        return tuple([tensor[front((rows, *shape))] for tensor, shape in zip(self.tensors, shapes, strict=True)])
+
+    def some(self, requests: tuple[int, ...]) -> "Batch":
+        """Return a copy of the rows of these requests, of a single tensor."""
+        numbers = {request: place for place, request in enumerate(self.requests)}
+        places = [numbers[request] for request in requests]
+        (activation,) = self.cut(places)
+        return Batch(
+            requests, (activation[places],), tuple([self.sizes[place] for place in places if self.sizes]), self.shapes
+        )
+
+    def alone(self, place: int) -> "Batch":
+        """Return a copy of a row by itself."""
+        row = tuple([tensor[place : place + 1].clone() for tensor in self.cut((place,))])
+        return Batch(self.requests[place : place + 1], row, self.sizes[place : place + 1], self.shapes)
+
+    def check(self) -> None:
+        """Raise `ValueError` if tensors do not have the shapes that the rows are said to have."""
+        if self.shapes is not None:
+            wanted = self.shapes(longest(self.sizes))
+            found = tuple([tuple(tensor.shape[1:]) for tensor in self.tensors])
+            if found != wanted:
+                raise ValueError(f"rows of sizes {longest(self.sizes)} came out as {found}, not as {wanted}")
+
+
+def joined(batches: Sequence[tuple[int, Batch]]) -> Batch:
+    """Return the rows of requests, each of a batch, as one batch: those that are shorter are filled up with zeros."""
+    places = [(batch, batch.requests.index(request)) for request, batch in batches]
+    requests = tuple([request for request, _ in batches])
+    sizes = tuple([batch.sizes[place] for batch, place in places if batch.sizes])
+    shapes = batches[0][1].shapes
+    if shapes is None or len(set(sizes)) == 1:
+        return Batch(requests, (stack([batch.cut((place,))[0][place] for batch, place in places]),), sizes, shapes)
+    (shape,) = shapes(longest(sizes))
+    whole = batches[0][1].tensors[0].new_zeros(len(requests), *shape)
+    for number, (batch, place) in enumerate(places):
+        row = batch.cut((place,))[0][place]
+        whole[number][front(row.shape)] = row
+    return Batch(requests, (whole,), sizes, shapes)
 
 
 class Activations:
@@ -75,8 +123,7 @@ class Activations:
         for place, request in enumerate(last.requests):
             owner = self._live.get(request)
             if owner is not None and owner.activation is last and request not in but:
-                row = tuple([tensor[place : place + 1].clone() for tensor in last.tensors])
-                owner.activation = Batch((request,), row)
+                owner.activation = last.alone(place)
 
     def take(self, action: Run) -> Batch:
         """Return what the requests of `action` go on from, in their order.
@@ -91,14 +138,12 @@ class Activations:
             return Batch((), ())
         if last is None or any(batch is not last for batch in kept.values()):
             self.put_aside()
-            batch = Batch(requests, (stack([kept[one].row(one) for one in requests]),))
+            batch = joined(list(kept.items()))
         else:
             self.put_aside(but=kept)
             if requests == last.requests:
                 return last
-            (activation,) = last.tensors
-            places = {request: place for place, request in enumerate(last.requests)}
-            batch = Batch(requests, (activation[[places[request] for request in requests]],))
+            batch = last.some(requests)
         self.keep(batch)
         return batch
 
@@ -226,6 +271,11 @@ class Worker:
         self.owners = memory.owners
         self._stream = stream or HostStaging(list(models), memory)
         self._slots = memory.by_name
+        self._shapes = {
+            name: [shapes_of(model.spec, graph.inputs) for graph in model.program.graphs]
+            for name, model in models.items()
+            if model.spec.dims and isinstance(model.program, Program)
+        }  # of what each stage takes, where rows differ in size
         self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
         self._sequences = {
             name: Decoding(model.program, self._slots[name].inputs[0], self._slots[name].outputs[0])
@@ -282,7 +332,7 @@ class Worker:
             self._activations.put_aside()
             if len(stages) > 1:  # else nothing is kept, and one stage answers
                 self.owners.begin(action)
-            batch = Batch(action.requests, self._stream.inputs(action))
+            batch = self._first(action)
         else:
             batch = self._activations.take(action)
             if not batch.requests:
@@ -291,11 +341,18 @@ class Worker:
                 slots = dict(zip(action.requests, action.slots, strict=True))
                 left = tuple([slots[request] for request in batch.requests])
                 action = msgspec.structs.replace(action, requests=batch.requests, slots=left)
+        if len(set(batch.sizes)) > 1 and not self._models[action.model].spec.pads:
+            raise ValueError(
+                f"rows of {action.model} that differ in size ran together, and padding changes its answers"
+            )
         results = stages[action.stage](*batch.tensors)
         if action.stage + 1 == len(stages):
-            self._end(action, results)
+            self._end(action, results, batch.sizes)
             return StageDone(action.worker)
         output = Batch(batch.requests, results)
+        if action.model in self._shapes:
+            output = Batch(batch.requests, results, batch.sizes, self._shapes[action.model][action.stage + 1])
+            output.check()
         caches = self._caches[action.model]
         lookup = caches.lookups.get(action.stage)
         exited: tuple[int, ...] = ()
@@ -314,18 +371,34 @@ class Worker:
             self._activations.keep(output)  # not before: if the lookup raises, the stage runs again from its inputs
         return StageDone(action.worker, exited, seconds)
 
+    def _first(self, action: Run) -> Batch:
+        """Return the inputs of requests from their slots, padded to the longest row where rows differ in size."""
+        sized = self._slots[action.model].sized
+        if sized is None:
+            return Batch(action.requests, self._stream.inputs(action))
+        sizes = sized.sizes(action.slots)
+        tensors = self._stream.there(sized.padded(action.slots, sizes))
+        return Batch(action.requests, tensors, sizes, self._shapes[action.model][0])
+
     def _look_up(self, asked: Asked) -> tuple[int, ...]:
         """Write the answers of hits into the slots of requests that have none yet, and return these requests."""
         answers, hits = asked.lookup(asked.activation)
         action, slots = asked.action, self._slots[asked.action.model]
         with self.owners.answering(By.LOOKUP, action.requests, np.flatnonzero(hits).tolist()) as places:
             for place in places:
-                slots.outputs[0][action.slots[place]] = answers[place]
+                if slots.sized is None:
+                    slots.outputs[0][action.slots[place]] = answers[place]
+                else:
+                    slots.sized.write(action.slots[place], [answers[place]])
                 slots.versions[action.slots[place]] = asked.version
         return tuple([action.requests[place] for place in places])
 
-    def _end(self, action: Run, results: Sequence[Tensor]) -> None:
+    def _end(self, action: Run, results: Sequence[Tensor], sizes: Sequence[Sizes]) -> None:
         """Write the outputs of the network into the slots of the requests that have no answer yet."""
+        sized = self._slots[action.model].sized
+        outputs = [] if sized is None else self._stream.back(results)
+        if sized is not None:
+            sized.check(outputs, sizes)
         places: Sequence[int] = range(len(action.requests))
         slots: Sequence[int] = action.slots
         if self._models[action.model].lookups:
@@ -333,4 +406,8 @@ class Worker:
                 if len(found) < len(places):
                     places, slots = found, [slots[place] for place in found]
             self._slots[action.model].versions[list(slots)] = self._caches[action.model].version
-        self._stream.answer(action.model, slots, results, places)
+        if sized is None:
+            self._stream.answer(action.model, slots, results, places)
+            return
+        for slot, place in zip(slots, places, strict=True):
+            sized.write(slot, [output[place] for output in outputs])

@@ -29,7 +29,7 @@ from latebind.engine.client import EngineClient
 from latebind.engine.cores import at_once
 from latebind.engine.on_demand import measure, open_model
 from latebind.engine.order import EngineOrder
-from latebind.engine.shared import file_bytes
+from latebind.engine.slots import file_bytes
 from latebind.repository.listing import find_models
 from latebind.server.gateway import MemoryMetrics
 from research import live

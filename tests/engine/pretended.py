@@ -23,6 +23,7 @@ from latebind.program.stored import read_model
 from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Selection
+from latebind.server.gateway import NO_DIMS
 
 BACK_OFF = 30.0
 
@@ -109,7 +110,9 @@ class Pretended:
             raise ConfigError(f"{version} is broken")
         self.caches[model] = replace(self.caches[model], version=version)
 
-    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> str:
+    async def claim(
+        self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
+    ) -> str:
         return self.models[model].version
 
     async def _ask(self, line: bytes, heard: object) -> dict[str, object]:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from latebind.domain.model import ModelSpec
-from latebind.engine.shared import SlotMemory, create_file, file_bytes
+from latebind.engine.slots import SlotMemory, create_file, file_bytes
 
 
 def memory_of(*specs: ModelSpec, rows: int | Mapping[str, int]) -> SlotMemory:

@@ -5,7 +5,9 @@ The engine is the test.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,16 +18,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latebind.domain.actions import Outcome
-from latebind.domain.errors import Expired, IllegalEvent, Refused, Unavailable
+from latebind.domain.errors import Expired, IllegalEvent, InvalidRequest, Refused, Unavailable
 from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.engine.client import LATEST_SECONDS, Claim, Claims, EngineClient
-from latebind.engine.shared import NO_STEP, WROTE, EventReader, ModelSlots, Told
-from latebind.server.gateway import Answer
+from latebind.engine.shared import NO_STEP, WROTE, EventReader, Told
+from latebind.engine.slots import Extents, ModelSlots, SlotMemory
+from latebind.server.gateway import NO_DIMS, Answer
+from tests.engine.lengths import WIDTH, mapped, spec_of
 
 TOKENS = TensorSpec("tokens", "int64", (8,), padding=0)
 SPEC = ModelSpec("net", "1", (TOKENS,), (TOKENS,), 2, 4, kinds=(StageKind.STATIC, StageKind.DECODER))
 SOON = 1e9
+LONGEST = 100
 
 
 class Pretended:
@@ -55,13 +60,38 @@ class Pretended:
         self.sent.pop(request).receive(Told(outcome, 1, NO_STEP, 0, request, 0.0, 0.0))
 
 
+class Lengths:
+    """Two models whose rows differ in size, in real slots that hold `slots` of their longest rows each."""
+
+    def __init__(self, memory: SlotMemory, extents: Extents, slots: int) -> None:
+        self.heard: list[Arrived | Cancelled] = []
+        self.sent: dict[int, Claim] = {}
+        self.memory, self.extents = memory, extents
+        self.cramped: deque[Claims] = deque()
+        self.too_large: dict[str, str] = {}
+        self.loop = asyncio.get_running_loop()
+        client, numbers = cast(EngineClient, self), count(1)
+        self.one, self.two = (
+            Claims(client, place, spec_of(name, longest=LONGEST), rows, slots, numbers)
+            for place, (name, rows) in enumerate(memory.by_name.items())
+        )
+
+    grant_room = EngineClient.grant_room
+
+    def require_engine(self) -> None:
+        """It never ends."""
+
+    def write(self, messages: bytes) -> None:
+        self.heard += EventReader(list(self.memory.by_name)).feed(messages)
+
+
 def soon() -> float:
     return time.monotonic() + 30.0
 
 
-async def waiting(claims: Claims, *wanted: int) -> list[asyncio.Task[Claim]]:
+async def waiting(claims: Claims, *wanted: int, dims: Mapping[str, int] = NO_DIMS) -> list[asyncio.Task[Claim]]:
     """Have calls wait for so many slots each, in this order."""
-    calls = [asyncio.create_task(claims.claim(rows, deadline=soon())) for rows in wanted]
+    calls = [asyncio.create_task(claims.claim(rows, deadline=soon(), dims=dims)) for rows in wanted]
     await asyncio.sleep(0)
     assert not any(call.done() for call in calls)
     return calls
@@ -332,3 +362,85 @@ async def test_to_close_a_stream_or_to_cancel_what_waits_for_a_token_cancels_the
         with pytest.raises(asyncio.CancelledError):
             await first
     assert engine.heard[1:] == [Cancelled(1)]
+
+
+@contextmanager
+def lengths(slots: int) -> Iterator[Lengths]:
+    with mapped(*(spec_of(name, longest=LONGEST) for name in ("one", "two")), slots=slots) as (memory, extents, _):
+        yield Lengths(memory, extents, slots)
+        extents.check()
+        assert extents.taken == 0, "an extent was never freed"
+
+
+async def test_rows_have_the_shape_of_their_sizes_and_so_have_answers() -> None:
+    with lengths(4) as at, await at.one.claim(2, deadline=SOON, dims={"L": 3}) as claim:
+        for place in range(2):
+            claim.rows["ids"][place][...] = place + 1
+            assert claim.rows["mask"][place].shape == (3,)
+        call = asyncio.create_task(claim.send(deadline=SOON))
+        await asyncio.sleep(0)
+        (event,) = at.heard
+        assert isinstance(event, Arrived)
+        assert event.inputs == (3, 3)
+        sized = at.memory.models[0].sized
+        assert sized is not None
+        for request, slot in zip(event.requests, event.slots, strict=True):
+            assert sized.row(slot, 0).tolist() == [request] * 3
+            sized.write(slot, [np.full((8, WIDTH), request), np.full(WIDTH, -request)])
+            at.sent.pop(request).receive(Told(Outcome.ANSWERED, 1, NO_STEP, 0, request, 0.0, 0.0))
+        outputs = (await call).outputs
+        assert outputs["words"].tolist() == [[[place] * WIDTH] * 6 for place in (1, 2)]
+        assert outputs["text"].tolist() == [[-1.0] * WIDTH, [-2.0] * WIDTH]
+
+
+async def test_only_calls_of_equal_sizes_are_told_with_one_number() -> None:
+    with lengths(4) as at:
+        for length in (1, 2, 100, 2):
+            with await at.one.claim(1, deadline=SOON, dims={"L": length}) as claim:
+                call = asyncio.create_task(claim.send(deadline=SOON))
+                await asyncio.sleep(0)
+                (request,) = at.sent
+                at.sent.pop(request).receive(Told(Outcome.ANSWERED, 1, NO_STEP, 0, request, 0.0, 0.0))
+                await call
+        numbers = [event.sizes for event in at.heard if isinstance(event, Arrived)]
+        assert len(set(numbers)) == 3
+        assert numbers[1] == numbers[3]
+        assert min(numbers) > 0
+
+
+@pytest.mark.parametrize("dims", [{}, {"L": 0}, {"L": LONGEST + 1}, {"M": 3}])
+async def test_sizes_that_the_model_does_not_allow_are_refused(dims: dict[str, int]) -> None:
+    with lengths(1) as at:
+        with pytest.raises(InvalidRequest, match=f"for L: it must be 1 to {LONGEST}"):
+            await at.one.claim(1, deadline=SOON, dims=dims)
+        assert at.one.free == 1
+
+
+async def in_pieces(at: Lengths) -> tuple[list[Claim], asyncio.Task[Claim], asyncio.Task[Claim]]:
+    """Have room for rows, but not for two together; return who has the rest, who wants two, and who waits behind."""
+    turns = (at.two, at.one, at.two, at.one, at.one)
+    held = [await claims.claim(1, deadline=SOON, dims={"L": LONGEST}) for claims in turns]
+    held.pop(3).release()
+    held.pop(1).release()
+    (whole,) = await waiting(at.one, 2, dims={"L": LONGEST})
+    (behind,) = await waiting(at.two, 1, dims={"L": 1})
+    return held, whole, behind
+
+
+async def test_a_call_waits_for_room_in_one_piece_and_those_of_other_models_do_not_pass_it() -> None:
+    with lengths(3) as at:
+        held, whole, behind = await in_pieces(at)
+        held.pop(0).release()
+        held += [await whole, await behind]
+        for claim in held:
+            claim.release()
+
+
+async def test_a_call_that_gives_up_for_lack_of_room_lets_those_go_on_that_need_less() -> None:
+    with lengths(3) as at:
+        held, whole, behind = await in_pieces(at)
+        whole.cancel()
+        held.append(await behind)
+        assert not at.cramped
+        for claim in held:
+            claim.release()

@@ -16,7 +16,7 @@ from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.crew import load_model
-from latebind.engine.shared import ModelSlots, SlotMemory
+from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import DeviceStaging, DeviceStream, HostStaging
 from latebind.engine.worker import Worker
 from latebind.program.backends import backend_named, compile_graph

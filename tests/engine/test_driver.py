@@ -32,7 +32,8 @@ from latebind.engine.driver import (
 )
 from latebind.engine.mapping import Steps
 from latebind.engine.process import EventLogFile
-from latebind.engine.shared import NO_STEP, PLACE, WORKERS, WROTE, Owners, Place, Running, SlotMemory, ToldReader
+from latebind.engine.shared import NO_STEP, PLACE, WORKERS, WROTE, Owners, Place, Running, ToldReader
+from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import DeviceStaging, HostStaging
 from latebind.engine.worker import Worker
 from tests.engine.rows import memory_of

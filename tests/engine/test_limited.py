@@ -17,7 +17,7 @@ from latebind.domain.errors import ConfigError, Refused, Unavailable
 from latebind.engine.client import EngineClient
 from latebind.engine.cores import at_once
 from latebind.engine.on_demand import open_crew, open_model, told_of_memory
-from latebind.engine.shared import file_bytes
+from latebind.engine.slots import file_bytes
 from latebind.program.build import build_program
 from latebind.repository.directory import WEIGHTS
 from tests.engine.resident import MB, WIDTH, mapped_bytes

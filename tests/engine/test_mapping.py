@@ -18,7 +18,7 @@ from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.query import NOT_RUN, lay_out
 from latebind.engine.mapping import Steps
 from latebind.engine.operations import COMPUTED, LOGIC
-from latebind.engine.shared import ModelSlots, SlotMemory
+from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.queries.file.definition import read_query
 from latebind.queries.file.language import OPERATIONS, OPERATORS

@@ -12,7 +12,7 @@ import pytest
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import NAME, PROCESS
 from latebind.engine.order import EngineOrder
-from latebind.engine.shared import create_file
+from latebind.engine.slots import create_file
 from latebind.repository.listing import find_models
 from tests.forked import FORKS
 

@@ -24,17 +24,15 @@ from latebind.engine.shared import (
     WROTE,
     EventReader,
     Running,
-    SlotMemory,
     Told,
     ToldReader,
     Watched,
-    create_file,
-    file_bytes,
     models_of,
     pack_arrived,
     pack_cancelled,
     pack_wrote,
 )
+from latebind.engine.slots import SlotMemory, create_file, file_bytes
 
 
 def call(

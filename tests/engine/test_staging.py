@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from latebind.domain.actions import Run
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.shared import ModelSlots, SlotMemory
+from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import DeviceStaging, HostStaging, Staging
 from latebind.program.device import find_device
 from tests.engine.rows import memory_of

@@ -22,7 +22,8 @@ from latebind.domain.errors import Expired, LatebindError, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines
-from latebind.engine.shared import WORKERS, Running, create_file
+from latebind.engine.shared import WORKERS, Running
+from latebind.engine.slots import create_file
 from latebind.forks.client import Forked
 from latebind.queries.scheduler import replayed
 from tests.engine.started import ask, kill, serving, stop, until_slots_are_free

@@ -13,7 +13,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived, Cancelled, Event
 from latebind.engine.crew import LoadedModel, load_model
-from latebind.engine.shared import ModelSlots, SlotMemory, create_file, file_bytes
+from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Selection, find_models, find_queries, sort_out
 
-MACHINE = "profiled on"
+MACHINE, SIZES = "profiled on", "rows"
 WEIGHTS = "weights MB"
 COLUMNS = ("version", "in use", "made", "because", "fidelity", "mean ms", "made for")
 
@@ -40,13 +41,17 @@ def models(
         directories, wrong = sort_out(repository)
         rows = [_model(directory) for directory in directories]
         stages = [row for directory in directories for row in _stages(directory)]
+        lengths = [row for directory in directories for row in _lengths(directory)]
         queries = _queries(find_queries(repository), directories, wrong)
         passed_over = Selection(repository).passed_over()
     if rows:
-        # The machine is told once if it is the same for all, and what all weights take if there are some.
+        # The machine is told once if it is the same for all, and what all weights take if there are some. Sizes that
+        # vary are told where there are any.
         machines = {str(row[MACHINE]) for row in rows}
-        alike = [{key: value for key, value in row.items() if key != MACHINE} for row in rows]
-        show(f"models in {repository}", alike if len(machines) == 1 else rows)
+        alike = {MACHINE} if len(machines) == 1 else set()
+        if not any(row[SIZES] for row in rows):
+            alike.add(SIZES)
+        show(f"models in {repository}", [{key: row[key] for key in row if key not in alike} for row in rows])
         if len(machines) == 1:
             console.print(f"{MACHINE} {machines.pop()}", highlight=False)
         if len(rows) > 1:
@@ -56,13 +61,15 @@ def models(
         show("unusable", [{"model": name, "wrong": reason} for name, reason in wrong.items()])
     for told in passed_over:
         console.print(told, markup=False)
+    if lengths:
+        show("what rows of some lengths take", lengths)
     if verbose:
         show("stages", stages)
     elif stages:
         console.print("every stage: --stages")
     if queries:
         show("queries", queries)
-    save(json_file, {"models": rows, "stages": stages, "queries": queries, "wrong": wrong})
+    save(json_file, {"models": rows, "lengths": lengths, "stages": stages, "queries": queries, "wrong": wrong})
     if wrong or any(query["wrong"] for query in queries):
         raise typer.Exit(2)
 
@@ -70,14 +77,21 @@ def models(
 def _model(directory: ModelDirectory) -> Row:
     model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
     costs = profile.costs()
-    estimate = Estimate(model.spec(), costs)  # of one request by itself; of a sequence model, one of average length
+    spec = model.spec()
+    estimate = Estimate(spec, costs)  # of one request by itself; of a sequence model, one of average length
+    whole = milliseconds(estimate.whole(1, estimate.mean_outputs, estimate.mean_outputs))
+    if spec.dims:
+        ends = prod([dim.least for dim in spec.dims]), prod([dim.most for dim in spec.dims])
+        whole = " to ".join([milliseconds(costs.remaining(0, 1, length)) for length in ends])
     return {
         "model": model.name,
         "version": model.version,
         "stages": len(costs.stages),
         "backend": model.backend,
         "max batch": model.max_batch,
-        "ms at batch 1": milliseconds(estimate.whole(1, estimate.mean_outputs, estimate.mean_outputs)),
+        "ms at batch 1": whole,
+        SIZES: " ".join([f"{dim.name}={dim.written()}" for dim in spec.dims])
+        + ("" if spec.pads or not spec.dims else ", one size a run"),
         WEIGHTS: f"{costs.weight_bytes / 1e6:.2f}",
         "exits after": " ".join(str(cache.stage) for cache in caches.lookups) if caches and caches.lookups else "none",
         "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "",
@@ -98,6 +112,24 @@ def _stages(directory: ModelDirectory) -> list[Row]:
             "leave after it": percent(hits[number].hit_rate) if number in hits else "",
         }
         for number, curve in enumerate(profile.costs().stages)
+    ]
+
+
+def _lengths(directory: ModelDirectory) -> list[Row]:
+    """Return what rows of each measured length take, of a model whose rows differ in size."""
+    model, costs = read_model(directory), read_profile(directory).costs()
+    most = model.max_batch
+    if not model.spec().dims:
+        return []
+    return [
+        {
+            "model": model.name,
+            "length": length,
+            "ms at batch 1": milliseconds(costs.remaining(0, 1, length)),
+            f"ms at batch {most}": milliseconds(costs.remaining(0, most, length)),
+            "rows a second": f"{most / max(costs.remaining(0, most, length), 1e-9):.0f}",
+        }
+        for length in sorted({length for grid in costs.stages for length in grid.lengths})
     ]
 
 

@@ -19,7 +19,7 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.server.calls import WAITED_HEADER
-from latebind.server.gateway import Claim, Snapshot
+from latebind.server.gateway import NO_DIMS, Claim, Snapshot
 from latebind.server.limits import Limits
 from latebind.server.rest.messages import Reply, json_reply
 from latebind.server.rest.protocol import Request
@@ -225,9 +225,11 @@ class Fleet:
         del model
         return any(not peer.silent for peer in self.peers)
 
-    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
+    async def claim(
+        self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
+    ) -> Claim:
         """Raise `Unavailable`: there are no slots here."""
-        del rows, deadline, priority
+        del rows, deadline, priority, dims
         raise Unavailable(f"{model} is served by replicas, not by the ingress")
 
     async def metrics(self) -> Snapshot:

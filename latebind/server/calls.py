@@ -135,8 +135,10 @@ class Tensor:
         except FloatingPointError:
             raise InvalidRequest(f"{self.title} has a number that is too large for {self.datatype}") from None
         except (ValueError, OverflowError, RecursionError) as error:
-            known: Any = np.iinfo(self.dtype) if self.dtype.kind in "iu" else np.finfo(self.dtype)
-            why = f"values must be {known.min} to {known.max}" if isinstance(error, OverflowError) else error
+            why: object = error
+            if isinstance(error, OverflowError):
+                known: Any = np.iinfo(self.dtype) if self.dtype.kind in "iu" else np.finfo(self.dtype)
+                why = f"values must be {known.min} to {known.max}"
             raise InvalidRequest(f"{self.title} has data that is not {self.datatype}: {why}") from None
         if array.size != items or (is_nested and array.shape != tuple(shape)):
             raise InvalidRequest(f"{self.title}: data has shape {list(array.shape)}, but `shape` says {list(shape)}")
@@ -261,7 +263,7 @@ class Calls:
     def _dims(self, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Mapping[str, int]:
         """Return the sizes of named dimensions in a call whose inputs, by name, have these shapes."""
         try:
-            return self.spec.dims_of({name: shape[1:] for name, shape in shapes})
+            return NO_DIMS if not self.spec.dims else self.spec.dims_of({name: shape[1:] for name, shape in shapes})
         except ValueError as error:
             raise InvalidRequest(f"tensor {error}") from None
 

@@ -207,11 +207,14 @@ class Gateway(Protocol):
     def ready(self, model: str | None = None) -> bool:
         """Tell whether requests for `model`, or for every model, can be answered."""
 
-    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Claim:
+    async def claim(
+        self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
+    ) -> Claim:
         """Return slots for N rows, each a request of its own; waits until they are free and it is this call's turn.
 
-        Calls wait behind earlier calls whose priority is as good or better, until `deadline` (absolute, in
-        `time.monotonic()` seconds). Raises `Refused`, `Expired` or `Unavailable`.
+        `dims` are the sizes of the model's named dimensions in all of the rows. Calls wait behind earlier calls whose
+        priority is as good or better, until `deadline` (absolute, in `time.monotonic()` seconds). Raises `Refused`,
+        `Expired` or `Unavailable`.
         """
 
     async def metrics(self) -> Snapshot:

@@ -231,7 +231,9 @@ class Service:
         else:
             seconds = self._deadlines.get(spec.name, self._deadline)
         deadline = time.monotonic() + seconds - call.waited
-        claim = await self.gateway.claim(spec.name, call.rows, deadline=deadline, priority=call.priority)
+        claim = await self.gateway.claim(
+            spec.name, call.rows, deadline=deadline, priority=call.priority, dims=call.dims
+        )
         try:
             there = claim.spec
             if there is not spec:  # another version has replaced the one that the call was made for

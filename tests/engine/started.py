@@ -91,7 +91,8 @@ async def until_slots_are_free(client: EngineClient, *, seconds: float = 60.0) -
     """
     deadline = time.monotonic() + seconds
     for name, claims in client._claims.items():
-        (await client.claim(name, len(claims), deadline=deadline)).release()
+        dims = {dim.name: dim.most for dim in claims.spec.dims}
+        (await client.claim(name, len(claims), deadline=deadline, dims=dims)).release()
     assert all(claims.free == len(claims) for claims in client._claims.values())
 
 

@@ -155,9 +155,11 @@ class Arithmetic:
     def ready(self, model: str | None = None) -> bool:
         return model not in self.unready if model else not self.unready
 
-    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> "Places":
+    async def claim(
+        self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
+    ) -> "Places":
         self.taken += 1
-        return Places(self, self.models[model], rows)
+        return Places(self, self.models[model], rows, dims)
 
     async def answer(self, model: str, rows: Rows, *, deadline: float) -> Answer:
         self.deadlines.append(deadline)

@@ -261,6 +261,17 @@ def test_tensors_come_from_shared_memory_and_go_there(client: Client, handle: An
     np.testing.assert_array_equal(client.infer("double", [client.shared()]).as_numpy("y"), X * 2)
 
 
+def test_rows_of_any_length_come_from_shared_memory_and_their_answers_go_there(client: Client, handle: Any) -> None:
+    for length in (1, 5, 9):
+        given = client.library.InferInput("x", [1, 2, length], "FP32")
+        given.set_shared_memory("mine", 8 * length)
+        client.infer("sound", [given], outputs=[client.to_memory(8 * length)])
+        found = shm.get_contents_as_numpy(handle, np.float32, [2 * length], offset=512)
+        np.testing.assert_array_equal(found, X.flatten()[: 2 * length] * 2)
+    given.set_shared_memory("mine", 16)
+    assert "ask for 72" in refusal(lambda: client.infer("sound", [given]))[1]
+
+
 def test_places_that_do_not_fit_are_refused_and_nothing_is_kept(client: Client, handle: Any) -> None:
     for given, wanted, reason in (
         (client.shared(size=64), None, "ask for 128"),

@@ -27,6 +27,10 @@ def x(shape: list[int] | None = None, datatype: str = "FP32", name: str = "x", v
     return name, datatype, shape, [0] * max(0, min(64, int(np.prod(shape)))) if values is None else values
 
 
+def text(rows: int, ids: list[int], mask: list[int]) -> tuple[Given, ...]:
+    return tuple([x([rows, len(row) // rows], "INT64", name, row) for name, row in (("ids", ids), ("mask", mask))])
+
+
 ONE = x([1, 1])
 A, B = x([1, 2, 2], "FP32", "a", [1, 2, 3, 4]), x([1, 3], "INT64", "b", [-5, 6, 7])
 
@@ -82,7 +86,17 @@ ANSWERED: list[tuple[Call, dict[str, Array]]] = [
     (Call("pair", (A, B)), {"sum": np.array([18.0]), "b": np.array([[-5, 6, 7]])}),
     (Call("pair", (B, A), (("b", 0),)), {"b": np.array([[-5, 6, 7]])}),
     (Call("echo", (x([1, 3], "INT64", values=[5, 8, 2]),)), {"y": np.array([[5, 8, 2]])}),
+    (Call("text", text(2, [5, 8, 2, 9], [1, 1, 1, 0])), {"y": np.array([[5, 8], [2, 0]]), "length": np.array([2, 1])}),
+    (Call("text", text(1, [5] * 12, [1] * 12)), {"y": np.array([[5] * 12]), "length": np.array([12])}),
+    (Call("picture", (x([1, 2, 4, 3], values=list(range(24))),)), {"y": np.arange(0, 24, 3.0).reshape(1, 2, 4, 1)}),
 ]
+
+
+def test_the_best_of_a_row_are_among_what_it_has(site: Site, raw: Raw) -> None:
+    call = Call("text", text(2, [5, 8, 2, 9], [1, 1, 1, 0]), (("y", 3),))
+    assert list(raw.infer(call.as_message(typed=False)).outputs[0].shape) == [2, 2]
+    (output,) = site.post(call.path, call.as_json()).json()["outputs"]
+    assert (output["shape"], output["data"]) == ([2, 2], ["8:1", "5:0", "2:0", "0:1"])
 
 
 @pytest.mark.parametrize(("call", "right"), ANSWERED, ids=[call.model for call, _ in ANSWERED])
@@ -125,6 +139,15 @@ REFUSED: list[tuple[Call, tuple[int, str], str]] = [
     (Call(inputs=(x([2**62, 2**62]),)), BAD, "has shape"),
     (Call("echo", (x([1, 7], "INT64"),)), BAD, "rows of 1 to 6"),
     (Call("echo", (x([1, 0], "INT64"),)), BAD, "rows of 1 to 6"),
+    (Call("text", text(1, [5] * 13, [1] * 13)), BAD, "'ids' has L=13: it must be 2 to 12"),
+    (Call("text", text(1, [5], [1])), BAD, "'ids' has L=1: it must be 2 to 12"),
+    (Call("text", text(1, [5] * 4, [1] * 3)), BAD, "'mask' has L=3, another input 4: give one size"),
+    (Call("text", (x([4], "INT64", "ids"), x([4], "INT64", "mask"))), BAD, "[-1, L], -1 being the batch: one row is"),
+    (Call("text", text(1, [5] * 4, [2] * 4)), BAD, "'mask' has values from 2 to 2: they must be 0 to 1"),
+    (Call("picture", (x([1, 2, 6, 3]),)), BAD, "'x' has H=6: it must be 4 to 8 in steps of 4"),
+    (Call("picture", (x([1, 3, 4, 3]),)), BAD, "must be [-1, 2, H, W], -1 being the batch"),
+    (Call("picture", (x([1, 2, -4, 3]),)), BAD, "H=-4"),
+    (Call("picture", (x([1, 2, 2**62, 3]),)), BAD, "H="),
     (Call(outputs=(("z", 0),)), BAD, "no output 'z'"),
     (Call(outputs=(("y", 0), ("y", 0))), BAD, "asked for twice"),
     (Call(outputs=(("y", 1025),)), BAD, "ask for 1 to 1024"),

@@ -362,6 +362,9 @@ def _models(
         if any(kind is not StageKind.STATIC for kind in models[name].kinds):
             why = "a step of a query must answer in one pass"
             raise source.error(f"model {name} is a sequence model, which answers step by step: {why}", *where)
+        if varying := ", ".join([f"{dim.name}={dim.written()}" for dim in models[name].dims]):
+            why = "tensors between steps have one size: build it with numbers for the step"
+            raise source.error(f"model {name} takes rows of any {varying}: {why}", *where)
     first, *others = chosen = tuple(models[name] for name in names)
     for model in others:
         for what, ours, theirs in (("inputs", first.inputs, model.inputs), ("outputs", first.outputs, model.outputs)):

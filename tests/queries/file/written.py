@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
+from latebind.domain.sizes import Dim
 from latebind.queries.file.definition import read_query
 from latebind.queries.file.wiring import DefinedQuery
 
@@ -12,6 +13,7 @@ SMALL = TensorSpec("input", "float32", (3, 16, 16))
 SCORES = TensorSpec("output", "float32", (10,))
 BOX = TensorSpec("box", "float32", (4,))
 PIXELS = TensorSpec("input", "uint8", (3, 16, 16))
+TEXT = TensorSpec("ids", "int64", (512,), padding=0, sizes=("L",))
 WORDS = TensorSpec("words", "int64", (12,), padding=0, limit=500)
 
 
@@ -32,6 +34,7 @@ MODELS = {
         model("other-reader", TensorSpec("words", "int64", (12,), padding=1), SCORES),
         model("small-reader", TensorSpec("words", "int64", (12,), padding=0, limit=100), SCORES),
         model("odd", TensorSpec("x.1", "float32", (3, 16, 16)), TensorSpec("y.1", "float32", (2,))),
+        ModelSpec("texts", "1", (TEXT,), (SCORES,), 2, 8, dims=(Dim("L", 1, 512),)),
         ModelSpec("translator", "1", (WORDS,), (SCORES,), 2, 8, kinds=(StageKind.STATIC, StageKind.DECODER)),
     )
 }

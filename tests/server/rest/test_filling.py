@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -16,7 +16,7 @@ import pytest
 from latebind.domain.config import FrontendConfig
 from latebind.domain.model import TensorSpec
 from latebind.server.frontend import Frontend
-from latebind.server.gateway import Array
+from latebind.server.gateway import NO_DIMS, Array
 from latebind.server.limits import Limits
 from latebind.server.rest.infer import Context, infer
 from latebind.server.service import Service
@@ -39,7 +39,9 @@ class Large(Arithmetic):
         self.places = [Places(self, BRIGHTNESS, rows) for rows in range(SLOTS + 1)]
         self.waiting = asyncio.Event()
 
-    async def claim(self, model: str, rows: int, *, deadline: float, priority: int = 0) -> Places:
+    async def claim(
+        self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
+    ) -> Places:
         if self.taken + rows > SLOTS:
             self.waiting.set()
             await self.until_taken(0)

@@ -25,6 +25,9 @@ def events(body: bytes) -> list[dict[str, Any]]:
         ("bytes", {"x": [[1, 2, 3], [4, 5, 6]]}, {"y": [[2, 4, 6], [8, 10, 12]]}),
         ("pair", {"a": [[1, 2], [3, 4]], "b": [5, 6, 7]}, {"sum": 28.0, "b": [5, 6, 7]}),
         ("pair", {"b": [5, 6, 7], "a": [1, 2, 3, 4]}, {"sum": 28.0, "b": [5, 6, 7]}),
+        ("text", {"ids": [5, 6, 7], "mask": [1, 1, 0]}, {"y": [5, 6, 0], "length": 2}),
+        ("sound", {"x": [[1, 2, 3], [4, 5, 6]]}, {"y": [[2, 4, 6], [8, 10, 12]]}),
+        ("sound", {"x": [1, 2]}, {"y": [[2], [4]]}),
     ],
 )
 def test_any_model_can_be_asked_and_its_outputs_are_as_its_rows_are(
@@ -76,3 +79,17 @@ def test_what_is_no_row_is_refused(site: Site, path: str, given: object, says: s
     with pytest.raises(AssertionError, match=says):
         raise AssertionError(reply.error)
     assert site.is_well()
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "says"),
+    [
+        ("invert", {"x": [1, 0, 1]}, "not BOOL"),
+        ("picture", {"x": [1.0] * 32}, "tensor 'x' may have any H and W: send a `shape`, by /infer"),
+        ("sound", {"x": [1.0] * 3}, "has 3 values: its shape asks for 2"),
+        ("sound", {"x": [1.0] * 20}, "T=10: it must be 1 to 9"),
+        ("text", {"ids": [1, 2], "mask": [1]}, "'mask' has L=1: it must be 2 to 12"),
+    ],
+)
+def test_values_that_no_row_of_the_model_has_are_refused(site: Site, model: str, given: object, says: str) -> None:
+    assert says in site.post(f"/v2/models/{model}/generate", given).error

@@ -1,5 +1,7 @@
 """Builds networks of torchvision, timm, transformers and our own in many forms, serves each, and compares an answer.
 
+Those whose rows differ in size are compared at sizes over their whole range instead, alone and together, from Python.
+
 Weights are random and nothing is downloaded. A library that is not installed is left out. A case that was done before
 is not done again: `--out` keeps results.
 """
@@ -16,15 +18,17 @@ from pathlib import Path
 from time import process_time
 
 import torch
+from torch import Tensor
 
-from examples.architectures.asking import worst_difference
-from examples.architectures.catalogue import SOURCES, Architecture, Catalogue, catalogue_of
+from examples.architectures.asking import worst_at_sizes, worst_difference
+from examples.architectures.catalogue import SOURCES, Architecture, Catalogue, Rows, catalogue_of
 from latebind.child import started
 from latebind.cli.console import console, progress, show
 from latebind.domain.errors import LatebindError
 from latebind.program.backends import BACKENDS
 from latebind.program.build import build_program
-from latebind.program.export import run_module
+from latebind.program.export import run_module, runner
+from latebind.program.load import load_program
 from latebind.repository.listing import Repository
 
 Result = dict[str, object]
@@ -56,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--source", action="append", choices=SOURCES, help="only this library; may be repeated")
     parser.add_argument("--only", action="append", help="only architectures of this name; may be repeated")
     parser.add_argument("--backend", action="append", choices=BACKENDS, help="backends to try; default: all exact ones")
+    parser.add_argument("--sizes", type=int, default=200, help="random sizes to compare at, where rows differ in size")
     parser.add_argument("--max-batch", type=int, default=4, help="the largest batch to profile and serve")
     return parser
 
@@ -70,13 +75,13 @@ def _try_all(source: str, catalogue: Catalogue, given: argparse.Namespace) -> di
         for position, name in enumerate(wanted):
             tell(name, position / len(wanted))
             if name not in results or given.only:
-                results[name] = _try(name, catalogue[name], given.out / source, given.backend, given.max_batch)
+                results[name] = _try(name, catalogue[name], given.out / source, given)
                 kept.write_text(json.dumps(results, indent=1))
                 gc.collect()  # exporting leaves cycles that hold the weights
     return {name: results[name] for name in wanted}
 
 
-def _try(name: str, case: Architecture, folder: Path, backends: list[str] | None, max_batch: int) -> Result:
+def _try(name: str, case: Architecture, folder: Path, given: argparse.Namespace) -> Result:
     """Build, serve and compare one architecture; it looks for any exception that is not one of ours."""
     begun = process_time()
     try:
@@ -85,20 +90,28 @@ def _try(name: str, case: Architecture, folder: Path, backends: list[str] | None
         outputs = case.outputs or None
         path = Repository(folder).path_for(name, "1")
         report = build_program(
-            module, rows, directory=path, name=name, backends=backends, max_batch=max_batch, outputs=outputs
+            module,
+            rows,
+            directory=path,
+            name=name,
+            backends=given.backend,
+            max_batch=given.max_batch,
+            outputs=outputs,
+            dims=case.dims,
+            sizes=case.sizes,
         )
         build_seconds = process_time() - begun
-        expected = run_module(module, rows, outputs=outputs)
-        with (
-            tempfile.TemporaryFile("w+") as log,
-            started((str(folder), "--model", name, "--port", "0"), log=log) as child,
-        ):
-            difference = worst_difference(child.url, name, rows, expected)
+        if case.dims:
+            program = load_program(report.directory)
+            difference = worst_at_sizes(program, runner(module, rows, outputs=outputs), rows, given.sizes)
+        else:
+            difference = _served(folder, name, rows, run_module(module, rows, outputs=outputs))
     except LatebindError as error:
         as_said = bool(case.refused) and case.refused in str(error)
         return _result("refused" if as_said else "REFUSED", process_time() - begun, said=str(error))
     except Exception as error:  # what a network or library raises is the result
         return _result("CRASHED", process_time() - begun, said=f"{type(error).__name__}: {error}"[:300])
+    shares = f"rows {'share' if report.pads else 'do not share'} a batch with longer ones" if case.dims else ""
     verdict = "served" if difference <= SAME and not case.refused else "WRONG"
     chain = max(report.overhead.values(), default=1.0)
     return _result(
@@ -109,8 +122,17 @@ def _try(name: str, case: Architecture, folder: Path, backends: list[str] | None
         backend=report.backend,
         chain=round(chain, 2),
         difference=f"{difference:.0e}",
-        said="; ".join(f"{backend}: {why}" for backend, why in report.refused.items()),
+        said="; ".join([shares, *(f"{backend}: {why}" for backend, why in report.refused.items())]),
     )
+
+
+def _served(folder: Path, name: str, rows: Rows, expected: Sequence[Tensor]) -> float:
+    """Serve a model and return how far its answer is from the expected one."""
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        started((str(folder), "--model", name, "--port", "0"), log=log) as child,
+    ):
+        return worst_difference(child.url, name, rows, expected)
 
 
 def _result(verdict: str, seconds: float, **found: object) -> Result:

@@ -1,7 +1,7 @@
-"""Sends one request to a server over HTTP and compares its answer with the expected one."""
+"""Asks what was built, a server over HTTP or a program from Python, and compares answers with the expected ones."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http.client import HTTPConnection
 from typing import Any
 
@@ -9,7 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from examples.architectures.catalogue import Rows
+from examples.architectures.catalogue import ROWS, Rows
+from latebind.program.lengths import resized, tried_sizes
+from latebind.program.padding import together
+from latebind.program.program import Program
+from latebind.program.verify import relative_error
 from latebind.server.calls import DATATYPES
 
 DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
@@ -40,6 +44,32 @@ def worst_difference(url: str, name: str, rows: Rows, expected: Sequence[Tensor]
         end = begin + one["parameters"]["binary_data_size"]
         worst = max(worst, _difference(one, data[begin:end], tensor[:2]))
         begin = end
+    return worst
+
+
+def worst_at_sizes(program: Program, run: Callable[..., tuple[Tensor, ...]], rows: Rows, count: int) -> float:
+    """Return the largest relative error of answers at `count` random sizes and both ends, each row at its own size.
+
+    Rows are asked alone, and several together: of different sizes where these share a batch, else of one. `run` is the
+    module.
+    """
+    spec, worst = program.spec, 0.0
+    given, several = tuple(rows.values()), []
+    for place, sizes in enumerate(tried_sizes(spec.dims, count, seed=3)):
+        some = resized(given, spec.inputs, sizes)
+        row = tuple(tensor[place % ROWS :][:1] for tensor in some)
+        expected = run(*row)
+        worst = max(worst, relative_error(program.run(*row), expected))
+        several.append((row, expected))
+        if not spec.pads:
+            worst = max(worst, relative_error(program.run(*some), run(*some)))
+        elif len(several) == ROWS:
+            joins = [(place + number) % spec.stages for number in range(ROWS)]
+            found = together(program.stages, program.graphs, spec.inputs, [row for row, _ in several], joins)
+            worst = max(
+                [worst, *(relative_error(one, wanted) for one, (_, wanted) in zip(found, several, strict=True))]
+            )
+            several = []
     return worst
 
 

@@ -1,6 +1,6 @@
 """An architecture to try: how to make it with random weights, and rows of its inputs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -8,24 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from latebind.domain.sizes import Dim, Size
+
 Rows = dict[str, Tensor]
 Library = Any  # a module that may not be installed
 
 ROWS = 4
-SOURCES = ("torchvision", "timm", "transformers", "plain")  # plain: small modules of ours that need no library
+# plain: small modules of ours that need no library; lengths: networks whose rows differ in size
+SOURCES = ("torchvision", "timm", "transformers", "plain", "lengths")
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
     """A network to build: `make` makes it, `rows` are its inputs, `outputs` are served (all if none are named).
 
-    If it must be `refused`, that is a part of the expected message.
+    If it must be `refused`, that is a part of the expected message. For `dims` and `sizes` see `build_program`.
     """
 
     make: Callable[[], nn.Module]
     rows: Callable[[], Rows]
     refused: str = ""
     outputs: tuple[str, ...] = ()
+    dims: tuple[Dim, ...] = ()
+    sizes: Mapping[str, Sequence[Size]] | None = None
 
 
 Catalogue = Mapping[str, Architecture]

@@ -19,7 +19,7 @@ NARROW: dict[str, Any] = {
 }
 
 
-def _of(
+def of(
     model: str,
     config: str,
     rows: Callable[[], Rows],
@@ -65,11 +65,11 @@ _t5: dict[str, Any] = {"vocab_size": KNOWN, "d_model": 64, "d_kv": 16, "d_ff": 1
 _hear: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
 
 ARCHITECTURES = {
-    "bert": _of("BertForSequenceClassification", "BertConfig", words(), **NARROW),
-    "bert_model": _of("BertModel", "BertConfig", words(), **NARROW),
-    "bert_tokens": _of("BertForTokenClassification", "BertConfig", words(), **NARROW),
-    "bert_answers": _of("BertForQuestionAnswering", "BertConfig", words(), **NARROW),
-    "distilbert": _of(
+    "bert": of("BertForSequenceClassification", "BertConfig", words(), **NARROW),
+    "bert_model": of("BertModel", "BertConfig", words(), **NARROW),
+    "bert_tokens": of("BertForTokenClassification", "BertConfig", words(), **NARROW),
+    "bert_answers": of("BertForQuestionAnswering", "BertConfig", words(), **NARROW),
+    "distilbert": of(
         "DistilBertForSequenceClassification",
         "DistilBertConfig",
         words(),
@@ -79,12 +79,12 @@ ARCHITECTURES = {
         n_heads=4,
         hidden_dim=128,
     ),
-    "roberta": _of("RobertaForSequenceClassification", "RobertaConfig", words(), **NARROW),
-    "xlm_roberta": _of("XLMRobertaForSequenceClassification", "XLMRobertaConfig", words(), **NARROW),
-    "modernbert": _of("ModernBertForSequenceClassification", "ModernBertConfig", words(), pad_token_id=0, **NARROW),
-    "albert": _of("AlbertForSequenceClassification", "AlbertConfig", words(), embedding_size=32, **NARROW),
-    "electra": _of("ElectraForSequenceClassification", "ElectraConfig", words(), **NARROW),
-    "deberta_v2": _of(
+    "roberta": of("RobertaForSequenceClassification", "RobertaConfig", words(), **NARROW),
+    "xlm_roberta": of("XLMRobertaForSequenceClassification", "XLMRobertaConfig", words(), **NARROW),
+    "modernbert": of("ModernBertForSequenceClassification", "ModernBertConfig", words(), pad_token_id=0, **NARROW),
+    "albert": of("AlbertForSequenceClassification", "AlbertConfig", words(), embedding_size=32, **NARROW),
+    "electra": of("ElectraForSequenceClassification", "ElectraConfig", words(), **NARROW),
+    "deberta_v2": of(
         "DebertaV2ForSequenceClassification",
         "DebertaV2Config",
         words(),
@@ -92,8 +92,8 @@ ARCHITECTURES = {
         pos_att_type=["p2c", "c2p"],
         **NARROW,
     ),
-    "mpnet": _of("MPNetForSequenceClassification", "MPNetConfig", words(), **NARROW),
-    "mobilebert": _of(
+    "mpnet": of("MPNetForSequenceClassification", "MPNetConfig", words(), **NARROW),
+    "mobilebert": of(
         "MobileBertForSequenceClassification",
         "MobileBertConfig",
         words(),
@@ -101,10 +101,10 @@ ARCHITECTURES = {
         intra_bottleneck_size=64,
         **NARROW,
     ),
-    "layoutlm": _of("LayoutLMForSequenceClassification", "LayoutLMConfig", _pages, **NARROW),
-    "t5_encoder": _of("T5EncoderModel", "T5Config", words(), **_t5),
-    "t5": _of("T5Model", "T5Config", _pairs, outputs=("last_hidden_state",), **_t5),
-    "bart": _of(
+    "layoutlm": of("LayoutLMForSequenceClassification", "LayoutLMConfig", _pages, **NARROW),
+    "t5_encoder": of("T5EncoderModel", "T5Config", words(), **_t5),
+    "t5": of("T5Model", "T5Config", _pairs, outputs=("last_hidden_state",), **_t5),
+    "bart": of(
         "BartForSequenceClassification",
         "BartConfig",
         lambda: {
@@ -122,7 +122,7 @@ ARCHITECTURES = {
         encoder_ffn_dim=128,
         decoder_ffn_dim=128,
     ),
-    "gpt2": _of(
+    "gpt2": of(
         "GPT2ForSequenceClassification",
         "GPT2Config",
         words(),
@@ -133,7 +133,7 @@ ARCHITECTURES = {
         n_head=4,
         pad_token_id=0,
     ),
-    "gpt2_lm": _of(
+    "gpt2_lm": of(
         "GPT2LMHeadModel",
         "GPT2Config",
         words(),
@@ -143,14 +143,14 @@ ARCHITECTURES = {
         n_layer=3,
         n_head=4,
     ),
-    "opt": _of(
+    "opt": of(
         "OPTModel", "OPTConfig", words(), outputs=("last_hidden_state",), ffn_dim=128, word_embed_proj_dim=64, **NARROW
     ),
-    "llama": _of(
+    "llama": of(
         "LlamaForSequenceClassification", "LlamaConfig", words(), outputs=("logits",), pad_token_id=0, **NARROW
     ),
-    "qwen2": _of("Qwen2Model", "Qwen2Config", words(), outputs=("last_hidden_state",), num_key_value_heads=2, **NARROW),
-    "mamba": _of(
+    "qwen2": of("Qwen2Model", "Qwen2Config", words(), outputs=("last_hidden_state",), num_key_value_heads=2, **NARROW),
+    "mamba": of(
         "MambaModel",
         "MambaConfig",
         words(mask=False),
@@ -179,7 +179,7 @@ ARCHITECTURES = {
         ).get_encoder(),
         _mels,
     ),
-    "wav2vec2": _of(
+    "wav2vec2": of(
         "Wav2Vec2ForSequenceClassification",
         "Wav2Vec2Config",
         _sounds,
@@ -188,7 +188,7 @@ ARCHITECTURES = {
         num_conv_pos_embedding_groups=4,
         **_hear,
     ),
-    "wav2vec2_ctc": _of(
+    "wav2vec2_ctc": of(
         "Wav2Vec2ForCTC",
         "Wav2Vec2Config",
         _sounds,
@@ -197,7 +197,7 @@ ARCHITECTURES = {
         num_conv_pos_embedding_groups=4,
         **_hear,
     ),
-    "ast": _of(
+    "ast": of(
         "ASTForAudioClassification",
         "ASTConfig",
         lambda: {"input_values": torch.randn(ROWS, 64, 32)},
@@ -205,17 +205,17 @@ ARCHITECTURES = {
         num_mel_bins=32,
         **_tower,
     ),
-    "vit": _of("ViTForImageClassification", "ViTConfig", _pixels, image_size=64, **_tower),
-    "dinov2": _of("Dinov2Model", "Dinov2Config", _pixels, image_size=64, patch_size=16, **_tower),
-    "segformer": _of(
+    "vit": of("ViTForImageClassification", "ViTConfig", _pixels, image_size=64, **_tower),
+    "dinov2": of("Dinov2Model", "Dinov2Config", _pixels, image_size=64, patch_size=16, **_tower),
+    "segformer": of(
         "SegformerForSemanticSegmentation",
         "SegformerConfig",
         _pixels,
         depths=[1, 1, 1, 1],
         hidden_sizes=[16, 32, 64, 64],
     ),
-    "clip_vision": _of("CLIPVisionModel", "CLIPVisionConfig", _pixels, image_size=64, patch_size=16, **_tower),
-    "clip_text": _of(
+    "clip_vision": of("CLIPVisionModel", "CLIPVisionConfig", _pixels, image_size=64, patch_size=16, **_tower),
+    "clip_text": of(
         "CLIPTextModel",
         "CLIPTextConfig",
         words(),
@@ -224,7 +224,7 @@ ARCHITECTURES = {
         max_position_embeddings=16,
         **_tower,
     ),
-    "clip": _of(
+    "clip": of(
         "CLIPModel",
         "CLIPConfig",
         _shown,
@@ -232,11 +232,11 @@ ARCHITECTURES = {
         text_config={"vocab_size": KNOWN, "max_position_embeddings": 16, "eos_token_id": 199, **_tower},
         vision_config={"image_size": 32, "patch_size": 8, **_tower},
     ),
-    "convbert": _of("ConvBertForSequenceClassification", "ConvBertConfig", words(), embedding_size=64, **NARROW),
-    "detr": _of(
+    "convbert": of("ConvBertForSequenceClassification", "ConvBertConfig", words(), embedding_size=64, **NARROW),
+    "detr": of(
         "YolosForObjectDetection", "YolosConfig", _pixels, image_size=[64, 64], num_detection_tokens=10, **_tower
     ),
-    "time_series": _of(
+    "time_series": of(
         "PatchTSTForPrediction",
         "PatchTSTConfig",
         lambda: {"past_values": torch.randn(ROWS, 64, 3)},

@@ -2,13 +2,14 @@
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 MOST_SIZE: Final = 1 << 40  # of one dimension
 MOST_LETTERS: Final = 200  # of one size that is written in terms of others
+MOST_DIMS: Final = 8  # named dimensions of one model
 
 Size = int | str
 """A fixed size, or one in terms of named dimensions: `L`, `2*L`, `(L - 400)//320 + 1`."""
@@ -55,9 +56,19 @@ class Dim:
         """Return the range as options have it: `1..512`, or `32..1024:32` in steps."""
         return f"{self.least}..{self.most}" + (f":{self.step}" if self.step > 1 else "")
 
+    def near(self, size: float) -> int:
+        """Return the allowed size next to this number."""
+        return min(max(round(size / self.step) * self.step, self.least), self.most)
+
     def range(self) -> str:
         """Return in words which sizes are allowed."""
         return f"{self.least} to {self.most}" + (f" in steps of {self.step}" if self.step > 1 else "")
+
+
+def make_sense(dims: Sequence[Dim]) -> bool:
+    """Return whether these can be the named dimensions of one model."""
+    names = {dim.name for dim in dims}
+    return len(names) == len(dims) <= MOST_DIMS and all(dim.makes_sense for dim in dims)
 
 
 def size_of(size: Size, dims: Mapping[str, int]) -> int:

@@ -3,10 +3,10 @@
 Which backend is used, and how many stages are affordable, is decided by measuring.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from statistics import median
 from typing import Generic, Self, TypeVar
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from latebind.domain.costs import Grid
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import StageKind, TensorSpec
+from latebind.domain.sizes import Dim, Size
 from latebind.program.backends import BACKENDS, StageFunction, backend_named, compile_graph, compile_stages, run_chain
 from latebind.program.cut import (
+    Carry,
     cut_points,
     find_carries,
     fusion_safe_points,
@@ -30,6 +32,7 @@ from latebind.program.cut import (
 from latebind.program.device import synchronize
 from latebind.program.export import Exported, Tensors, export, in_order, runner, tensors_of
 from latebind.program.graph import Graph, graph_to_json
+from latebind.program.lengths import own_sizes
 from latebind.program.measure import (
     STEADY,
     Profile,
@@ -42,6 +45,7 @@ from latebind.program.measure import (
     time_call,
     with_batch,
 )
+from latebind.program.padding import may_share, turned
 from latebind.program.rows import check_stages
 from latebind.program.stored import FORMAT, StoredModel, write_model
 from latebind.program.verify import DEFAULT_TOLERANCE, Agreement, Run, find_agreement, relative_error
@@ -53,6 +57,9 @@ MAX_OVERHEAD = 0.04  # of a chain's time over the uncut model's
 BOUNDARY_SECONDS = 31e-6  # the engine's time between two stages with nothing queued: `python -m research boundary`
 MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary is at most that share of it
 NOT_CUT = "not cut: stages would be too short, or cutting cost too much; --min-stage-ms 0 cuts everywhere"
+
+SHARED = "rows of different sizes share a batch: filled up, they are answered alike"
+NOT_SHARED = "only rows of one size share a batch: filled up, they are answered otherwise, or two dimensions vary"
 
 Progress = Callable[[str, float], None]
 
@@ -113,17 +120,20 @@ class Settings:
         *,
         cuts: tuple[str, ...] = (),
         kinds: tuple[StageKind, ...] = (),
+        dims: tuple[Dim, ...] = (),
+        pads: bool = False,
     ) -> StoredModel:
         """Return what is stored of a model with these tensors, which is built on this backend."""
         named = FORMAT, self.name, self.version
-        return StoredModel(*named, inputs, outputs, cuts, backend, self.tolerance, self.max_batch, kinds)
+        return StoredModel(*named, inputs, outputs, cuts, backend, self.tolerance, self.max_batch, kinds, dims, pads)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
     """What a build found, and the same in words: label and text of each line.
 
-    `overhead` is the chain's time over the uncut model's by batch size, `refused` says why a backend was not taken.
+    `overhead` is the chain's time over the uncut model's by batch size, `refused` says why a backend was not taken. For
+    `pads` see `ModelSpec`.
     """
 
     directory: ModelDirectory
@@ -135,6 +145,7 @@ class BuildReport:
     cut_points: int = 0
     overhead: dict[int, float] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    pads: bool = False
 
     def rows(self) -> list[tuple[str, str]]:
         """Return label and text of each line of the report."""
@@ -237,6 +248,8 @@ def build_program(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
+    dims: Sequence[Dim] = (),
+    sizes: Mapping[str, Sequence[Size]] | None = None,
     data: Tensors | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
@@ -253,8 +266,14 @@ def build_program(
     such limit). A stage has weights of at least `min_stage_bytes`; with `min_stage_seconds` 0 that alone decides, so
     every build cuts alike.
 
-    If the module returns a dictionary, `outputs` names those to serve; by default all are served. Raises `ExportError`
-    for a module that cannot be served and `ConfigError` for invalid settings; nothing is written then.
+    If the module returns a dictionary, `outputs` names those to serve; by default all are served.
+
+    Rows need not be of one size: `dims` are named dimensions, and `sizes` says, by name of input, what a row of it has
+    in terms of these (`{"words": ["L"]}`); examples are then rows of any one size. The module is compared at sizes over
+    the whole range. Whether rows of different sizes may share a batch, filled up to the longest, is found by trying.
+
+    Raises `ExportError` for a module that cannot be served and `ConfigError` for invalid settings; nothing is written
+    then.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
@@ -262,7 +281,15 @@ def build_program(
     tell = progress or ignore_progress
     torch.set_num_threads(threads)
     tell("exporting the module", 0.0)
-    exported = export(module, example_inputs, input_names=input_names, output_names=output_names, outputs=outputs)
+    exported = export(
+        module,
+        example_inputs,
+        input_names=input_names,
+        output_names=output_names,
+        outputs=outputs,
+        dims=dims,
+        sizes=sizes,
+    )
     run, rows = runner(module, example_inputs, outputs=outputs), tensors_of(example_inputs)
     known = [rows, *([] if data is None else [in_order(data, example_inputs)])]
     tell("asking the module", 0.05)
@@ -286,27 +313,37 @@ def build_program(
     chosen, chain, error = _chosen(tuner, cut, run, agreement, candidates)
     if chain.cuts:
         check_stages(chain.whole, chain.cuts, exported.weights, rows, most=max_batch)
+    pads = may_share(run, chain.stages, chain.graphs, agreement.inputs, rows, agreement.judge.differ)
     tell("measuring the stages", 0.8)
     load = partial(compile_stages, chain.graphs, exported.weights, backend=chosen.backend, threads=threads)
     profile = Profile(
         hardware=this_hardware(threads),
         backend=chosen.backend,
         load_seconds=time_call(load),
-        stages=profile_stages(chain.stages, rows, profiled_batches(max_batch)),
+        stages=profile_stages(
+            chain.stages,
+            rows,
+            profiled_batches(max_batch),
+            specs=exported.graph.inputs,
+            dims=exported.graph.dims,
+        ),
         weight_bytes=sum(tensor.nbytes for tensor in exported.weights.values()),
     )
     inputs = agreement.limited(chosen.largest)
-    model = settings.model(inputs, exported.graph.output_specs(), chosen.backend, cuts=chain.cuts)
+    tensors = inputs, exported.graph.output_specs()
+    model = settings.model(*tensors, chosen.backend, cuts=chain.cuts, dims=exported.graph.dims, pads=pads)
     written = write_model(directory, model, exported.weights, profile, {GRAPH: graph_to_json(chain.whole)})
     tell("done", 1.0)
-    points, whole = len(cut_points(tuner.cuttable)), sum(curve.at(1) for curve in profile.stages)
+    points, length = len(cut_points(tuner.cuttable)), prod(own_sizes(exported.graph, rows).values())
+    whole, size = sum(grid.at(1, length) for grid in profile.stages), f" and length {length}" if dims else ""
     lines = [
         ("cut points", str(points)),
-        *(candidate.line("uncut at batch 1") for candidate in candidates),
+        *(candidate.line(f"uncut at batch 1{size}") for candidate in candidates),
         ("chosen", chosen.backend),
-        ("stages", f"{len(chain.stages)}, {whole * 1e3:.2f} ms in all at batch 1"),
+        ("stages", f"{len(chain.stages)}, {whole * 1e3:.2f} ms in all at batch 1{size}"),
         ("chain over uncut", ", ".join(f"{r:.3f} at batch {b}" for b, r in chain.overhead.items()) or NOT_CUT),
         ("largest relative error", f"{error:.1e}"),
+        *((f"sizes of {dim.name}", f"{dim.range()}; {SHARED if pads else NOT_SHARED}") for dim in exported.graph.dims),
         *(
             (f"values of {spec.name}", f"{spec.range()}; {_others(spec)} are refused")
             for spec in model.inputs
@@ -316,7 +353,16 @@ def build_program(
     ]
     refused = {one.backend: one.refused for one in candidates if one.refused}
     return BuildReport(
-        written, chosen.backend, error, model.inputs, profile.stages, tuple(lines), points, chain.overhead, refused
+        written,
+        chosen.backend,
+        error,
+        model.inputs,
+        profile.stages,
+        tuple(lines),
+        points,
+        chain.overhead,
+        refused,
+        pads,
     )
 
 
@@ -374,9 +420,15 @@ class Tuner:
     settings: Settings
 
     @cached_property
+    def carries(self) -> tuple[Carry, ...]:
+        """What activations may carry."""
+        graph, weights = self.exported
+        return turned(graph, weights, find_carries(graph))
+
+    @cached_property
     def cuttable(self) -> Graph:
         """The model's graph with all that activations may carry, and so with all its cut points."""
-        return with_carries(self.exported.graph, find_carries(self.exported.graph))
+        return with_carries(self.exported.graph, self.carries)
 
     def cut(
         self, candidate: Candidate[StageFunction], *, seconds: float, overhead: float | None, least_bytes: int = 0
@@ -419,7 +471,7 @@ class Tuner:
         if not points:
             return Chain(graph, (graph,), (uncut,), {})
         names = [self.cuttable.nodes[point].name for point in points]
-        whole = with_carries(graph, [carry for carry in find_carries(graph) if carry.name in names])
+        whole = with_carries(graph, [carry for carry in self.carries if carry.name in names])
         places = {node.name: place for place, node in enumerate(whole.nodes)}
         graphs = split(whole, tuple(places[name] for name in names))
         stages = compile_stages(graphs, self.exported.weights, backend=candidate.backend, threads=self.settings.threads)

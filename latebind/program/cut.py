@@ -1,7 +1,7 @@
 """Where a graph can be cut, and cutting it. A cut is a point where a single activation is all that the rest needs.
 
-Weights do not count. Neither does what follows from the batch size alone (such as a zero state of B rows): it is
-computed again behind the cut, from dimension 0 of the activation.
+Weights do not count. Neither does what follows from sizes alone (such as a zero state of B rows, or the positions of L
+words): it is computed again behind the cut, from sizes of the activation, which must have those that are needed.
 
 A network that reads texts asks in every block which words are padding, so nowhere is one activation all that the rest
 needs. If what is needed beside the activation follows from one number for each word, that is appended to the word's
@@ -11,9 +11,9 @@ own numbers, in their dtype (true and false as 1 and 0), and the rest is recompu
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from math import prod
 
 from latebind.domain.model import ITEM_BYTES, TensorSpec
+from latebind.domain.sizes import Size
 from latebind.program.graph import Constant, Graph, Node, TensorType, Value
 from latebind.program.operators import SYM_SIZE, aten, is_pointwise
 
@@ -32,13 +32,13 @@ CHEAP_OPERATORS = aten(
 def cut_points(graph: Graph) -> tuple[int, ...]:
     """Return the positions `i` such that the graph can be cut behind `graph.nodes[i]`, ascending.
 
-    The activation there is one tensor `(B, fixed sizes)`. The end of the graph is not a cut.
+    The activation there is one tensor `(B, sizes of a row)`. The end of the graph is not a cut.
     """
-    points = []
+    points, lacking = [], _Lacking(graph)
     for position, live in live_behind(graph):
         node = graph.nodes[position]
         fits = node.type is not None and node.type.row is not None and node.type.dtype in ITEM_BYTES
-        if fits and live == {node.name}:
+        if fits and live == {node.name} and not lacking.behind(position):
             points.append(position)
     return tuple(points)
 
@@ -46,9 +46,9 @@ def cut_points(graph: Graph) -> tuple[int, ...]:
 def live_behind(graph: Graph) -> Iterator[tuple[int, frozenset[str]]]:
     """Yield each position before the end of the graph, with the values that are needed behind the node there.
 
-    Nodes that follow from the batch size alone are skipped, and their values are not counted.
+    Nodes that follow from sizes alone are skipped, and their values are not counted.
     """
-    sizes = batch_only(graph)
+    sizes = size_only(graph)
     last: dict[str, int] = {}  # the position of the last node that needs the content of a value
     for position, node in enumerate(graph.nodes):
         if node.name not in sizes:
@@ -73,7 +73,7 @@ def has_entry(graph: Graph) -> bool:
 def entry_of(graph: Graph) -> Graph:
     """Return the empty stage before a graph that takes one tensor: it returns that."""
     (taken,) = graph.inputs
-    return Graph(graph.inputs, (), ((taken.name, taken.name),))
+    return Graph(graph.inputs, (), ((taken.name, taken.name),), graph.dims)
 
 
 def fusion_safe_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
@@ -96,9 +96,7 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
     The first takes the graph's inputs, the last returns its outputs. Between them passes one activation, named after
     the node that computes it. `ENTRY` may come first if `has_entry`.
     """
-    names = batch_only(graph)
-    sizes = [node for node in graph.nodes if node.name in names]
-    pieces = []
+    sizes, pieces = size_only(graph), list[Graph]()
     inputs, start = graph.inputs, 0
     if points and points[0] == ENTRY:
         pieces, points = [entry_of(graph)], points[1:]
@@ -106,43 +104,87 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
         node = graph.nodes[point]
         if node.type is None or node.type.row is None:
             raise ValueError(f"the graph cannot be cut behind {node.name!r}: take the points from cut_points")
-        nodes = [one for one in graph.nodes[start : point + 1] if one.name not in names]
-        pieces.append(piece_of(inputs, nodes, sizes, ((node.name, node.name),)))
-        inputs, start = (TensorSpec(node.name, node.type.dtype, node.type.row),), point + 1
-    nodes = [one for one in graph.nodes[start:] if one.name not in names]
-    return (*pieces, piece_of(inputs, nodes, sizes, graph.outputs))
+        nodes = {one.name for one in graph.nodes[start : point + 1]}.difference(sizes)
+        pieces.append(piece_of(graph, inputs, nodes, ((node.name, node.name),)))
+        inputs, start = (graph.spec(node.name, node.type),), point + 1
+    nodes = {one.name for one in graph.nodes[start:]}.difference(sizes)
+    return (*pieces, piece_of(graph, inputs, nodes, graph.outputs))
 
 
 def piece_of(
-    inputs: tuple[TensorSpec, ...], nodes: list[Node], sizes: list[Node], outputs: tuple[tuple[str, str], ...]
+    graph: Graph, inputs: tuple[TensorSpec, ...], names: Collection[str], outputs: tuple[tuple[str, str], ...]
 ) -> Graph:
-    """Return a graph of the nodes, preceded by what they need of batch sizes, which are read off the first input."""
-    wanted = {value for node in nodes for value in node.values()} | {value for _, value in outputs}
-    again: list[Node] = []
-    for node in reversed(sizes):
-        if node.name in wanted and node.op == SYM_SIZE:
-            again.append(replace(node, args=(Value(inputs[0].name), 0)))
-        elif node.name in wanted:
-            again.append(node)
+    """Return the nodes of a graph that have these names, with what they need of what follows from sizes alone.
+
+    A size of a tensor that is elsewhere is read off one of the `inputs`.
+    """
+    sizes, there = size_only(graph), {*names, *(spec.name for spec in inputs)}
+    piece = Graph(inputs, (), outputs, graph.dims)
+    types, given = graph.types(), [(name, kind.shape) for name, kind in piece.types().items()]
+    wanted, found = {value for _, value in outputs}, list[Node]()
+    for node in reversed(graph.nodes):
+        if node.name not in names and not (node.name in wanted and node.name in sizes):
+            continue
+        read = size_read(node, types)
+        if read is not None and not all(value in there or value in sizes for value in node.values()):
+            (size,) = read
+            name, axis = next((name, shape.index(size)) for name, shape in given if size in shape)
+            found.append(replace(node, args=(Value(name), axis)))
+        else:
+            found.append(node)
             wanted.update(node.values())
-    return Graph(inputs, (*reversed(again), *nodes), outputs)
+    return replace(piece, nodes=tuple(reversed(found)))
 
 
-def batch_only(graph: Graph) -> frozenset[str]:
-    """Return the names of values that follow from the batch size alone, not from the contents of the inputs."""
+class _Lacking:
+    """Which sizes are read behind a cut that the activation there does not have."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._nodes = graph.nodes
+        sizes, types = size_only(graph), graph.types()
+        places = {node.name: place for place, node in enumerate(graph.nodes)}
+        last = {value: len(graph.nodes) for _, value in graph.outputs}  # where the content of something needs each
+        for place, node in reversed(list(enumerate(graph.nodes))):
+            end = last.get(node.name, -1) if node.name in sizes else place
+            last.update((value, max(end, last.get(value, -1))) for value in node.values() if value in sizes)
+        self._reads = [
+            (read[0], places.get(source, -1), last.get(node.name, -1))
+            for node in graph.nodes
+            if (read := size_read(node, types)) is not None
+            for source in node.values()
+            if source not in sizes
+        ]
+
+    def behind(self, point: int) -> bool:
+        """Return whether there are any behind this cut point, where the activation is a tensor."""
+        kind = self._nodes[point].type
+        return kind is None or any(
+            source <= point < last and size not in kind.shape for size, source, last in self._reads
+        )
+
+
+def size_read(node: Node, types: Mapping[str, TensorType]) -> tuple[Size | None] | None:
+    """Return the size that a node reads off a tensor, (None,) for the batch; None if it does nothing like that."""
+    source = types.get(node.args[0].name) if node.op == SYM_SIZE and isinstance(node.args[0], Value) else None
+    if source is None or not isinstance(node.args[1], int):
+        return None
+    size = source.shape[node.args[1]]
+    return None if size == -1 else (size,)
+
+
+def size_only(graph: Graph) -> frozenset[str]:
+    """Return the names of values that follow from sizes alone, not from the contents of the inputs."""
     types = graph.types()
     found: set[str] = set()
     for node in graph.nodes:
-        source = types.get(node.args[0].name) if node.args and isinstance(node.args[0], Value) else None
-        is_size = node.op == SYM_SIZE and node.args[1:] == (0,) and source is not None and source.shape[:1] == (None,)
-        if is_size or all(value in found for value in node.values()):
+        if size_read(node, types) is not None or all(value in found for value in node.values()):
             found.add(node.name)
     return frozenset(found)
 
 
 def _following(graph: Graph) -> list[Node]:
-    """Return for each position the next node behind it that does not follow from the batch size alone."""
-    sizes, found = batch_only(graph), list[Node]()
+    """Return for each position the next node behind it that does not follow from sizes alone."""
+    sizes, found = size_only(graph), list[Node]()
     following = graph.nodes[-1] if graph.nodes else None  # behind the last one nobody asks
     for node in reversed(graph.nodes):
         assert following is not None
@@ -154,11 +196,16 @@ def _following(graph: Graph) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """What the activation `main` carries: the values `carried`. The nodes `recomputed` follow from those."""
+    """What the activation `main` carries: the values `carried`. The nodes `recomputed` follow from those.
+
+    Of `turned` ones, which are true or false, the contrary is carried: where an activation is filled up with 0, they
+    are true.
+    """
 
     main: str
     carried: tuple[str, ...]
     recomputed: tuple[str, ...]
+    turned: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -171,7 +218,7 @@ def find_carries(graph: Graph) -> tuple[Carry, ...]:
 
     A node followed by a pointwise one is left out: cutting there would cost a compiler a fusion.
     """
-    sizes, types, following = batch_only(graph), graph.types(), _following(graph)
+    sizes, types, following, lacking = size_only(graph), graph.types(), _following(graph), _Lacking(graph)
     nodes = {node.name: node for node in graph.nodes}
     places = {node.name: place for place, node in enumerate(graph.nodes)}
 
@@ -195,10 +242,13 @@ def find_carries(graph: Graph) -> tuple[Carry, ...]:
         activation = kind is not None and kind.row and kind.dtype in {"float16", "float32", "float64"}
         if kind is None or not activation or len(live) < 2 or main not in live or _is_fused(following[position].op):
             continue
+        if lacking.behind(position):
+            continue
         sources = [source(value, kind) for value in live - {main}]
         carried = {name for name, _ in sources}
         recomputed = {name for _, path in sources for name in path} - carried
-        if all(carried) and sum(prod(types[name].row or ()) for name in carried) <= MAX_SHARE * prod(kind.row or ()):
+        width = kind.row[-1] if kind.row else 0  # of a word; one number is carried for each of the `carried`
+        if all(carried) and isinstance(width, int) and len(carried) <= MAX_SHARE * width:
             found.append(Carry(main, tuple(sorted(carried)), tuple(sorted(recomputed, key=places.__getitem__))))
     return tuple(found)
 
@@ -219,7 +269,8 @@ def with_carries(graph: Graph, wanted: Collection[Carry]) -> Graph:
                 again = f"{name}.at.{carry.main}"
                 found.append(replace(nodes[name].rename_values(now), name=again))
                 now[name] = again
-    return Graph(graph.inputs, tuple(found), tuple((name, now.get(value, value)) for name, value in graph.outputs))
+    outputs = tuple((name, now.get(value, value)) for name, value in graph.outputs)
+    return replace(graph, nodes=tuple(found), outputs=outputs)
 
 
 def _packed(carry: Carry, types: Mapping[str, TensorType], now: dict[str, str]) -> Iterator[Node]:
@@ -229,35 +280,33 @@ def _packed(carry: Carry, types: Mapping[str, TensorType], now: dict[str, str]) 
     """
     main = types[carry.main]
     row, dtype = main.row or (), main.dtype
+    (*words, width) = row
+    assert isinstance(width, int)
     parts = [now.get(carry.main, carry.main)]
     for name in carry.carried:
         source = now.get(name, name)
+        if name in carry.turned:
+            given, source = source, f"{name}.not.{carry.main}"
+            yield Node(source, "aten.logical_not.default", (Value(given),), (), types[name])
         if types[name].dtype != dtype:
             cast, source = source, f"{name}.as.{carry.main}"
             to = (("dtype", Constant("dtype", dtype)),)
             shape = types[name].shape
             yield Node(source, "aten._to_copy.default", (Value(cast),), to, TensorType(dtype, shape))
         wide, parts = f"{name}.for.{carry.main}", [*parts, f"{name}.for.{carry.main}"]
-        yield _view(wide, source, dtype, (*row[:-1], 1))
-    whole = TensorType(dtype, (None, *row[:-1], row[-1] + len(carry.carried)))
+        yield Node(wide, "aten.unsqueeze.default", (Value(source), -1), (), TensorType(dtype, (None, *words, 1)))
+    whole = TensorType(dtype, (None, *words, width + len(carry.carried)))
     yield Node(carry.name, "aten.cat.default", (tuple(map(Value, parts)), len(row)), (), whole)
-    begin = 0
-    for name, width in ((carry.main, row[-1]), *((name, 1) for name in carry.carried)):
+    now[carry.main] = f"{carry.main}.of.{carry.main}"
+    yield Node(now[carry.main], "aten.slice.Tensor", (Value(carry.name), len(row), 0, width), (), main)
+    for place, name in enumerate(carry.carried, width):
         part, kind = f"{name}.of.{carry.main}", types[name]
-        cut = (Value(carry.name), len(row), begin, begin + width)
-        yield Node(part, "aten.slice.Tensor", cut, (), TensorType(dtype, (None, *row[:-1], width)))
-        if name != carry.main:
-            narrow, part = part, f"{name}.back.{carry.main}"
-            yield _view(part, narrow, dtype, kind.row or ())
+        yield Node(part, "aten.select.int", (Value(carry.name), len(row), place), (), replace(kind, dtype=dtype))
         if kind.dtype != dtype:
             number, part = part, f"{name}.at.{carry.main}"
-            yield Node(part, "aten.ne.Scalar", (Value(number), 0), (), kind)
+            back = "aten.eq.Scalar" if name in carry.turned else "aten.ne.Scalar"
+            yield Node(part, back, (Value(number), 0), (), kind)
         now[name] = part
-        begin += width
-
-
-def _view(name: str, source: str, dtype: str, row: tuple[int, ...]) -> Node:
-    return Node(name, "aten.view.default", (Value(source), (-1, *row)), (), TensorType(dtype, (None, *row)))
 
 
 def join_by_bytes(points: Sequence[int], sizes: Sequence[int], least: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ Refuses what cannot be served, with what to change in the module.
 """
 
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -16,7 +17,8 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim as TorchDim
+from torch.export import ExportedProgram
 from torch.export.decomp_utils import CustomDecompTable
 from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule
@@ -25,9 +27,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
+from latebind.domain.sizes import Dim, Size
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
+from latebind.program.lengths import distinct, input_specs, resized, sizes_of
 from latebind.program.operators import BUILTINS, KEPT_WHOLE, SYM_SIZE, is_allowed, resolve, why_refused
 from latebind.program.simplify import simplify
+from latebind.program.symbols import Fixing, export_for_all_sizes, layers_of_any_length, torch_dim, written
 
 Foreign = Any  # an object of torch or the module, of any type
 Tensors = Mapping[str, Tensor] | Sequence[Tensor]  # inputs, by name or in order
@@ -41,11 +46,12 @@ PACKED = (
     "packed sequences cannot be exported: give padded rows to the LSTM or GRU as they are, and pick what belongs to "
     "the length of each row from its outputs, by torch.where or gather"
 )
+FIXED = "the code fixes a size: write x.shape[0] for the batch, or x.shape[1] for a length, where the number stands"
 HINTS = {
     "data-dependent": BRANCHING,
     "Could not guard": BRANCHING,
-    "Constraints violated": "the code fixes the batch size: write x.shape[0] or -1 where the number stands",
-    "specialized": "the code fixes the batch size: write x.shape[0] or -1 where the number stands",
+    "Constraints violated": FIXED,
+    "specialized": FIXED,
 }
 ONE_ROW = "dimension 0 of examples counts rows, so give a single row as x[None]"
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.nn.quantized")
@@ -59,11 +65,16 @@ class Exported(NamedTuple):
 
 
 class Names(TypedDict, total=False):
-    """Names of inputs and outputs for clients; `outputs` are those of a dictionary to keep (None: all)."""
+    """Names of inputs and outputs for clients; `outputs` are those of a dictionary to keep (None: all).
+
+    `dims` are the named dimensions, and `sizes` those of a row of some inputs, by name, in terms of these.
+    """
 
     input_names: Sequence[str] | None
     output_names: Sequence[str] | None
     outputs: Sequence[str] | None
+    dims: Sequence[Dim]
+    sizes: Mapping[str, Sequence[Size]] | None
 
 
 def export(module: nn.Module, inputs: Tensors, **names: Unpack[Names]) -> Exported:
@@ -79,12 +90,17 @@ def trace(module: nn.Module, inputs: Tensors, **given: Unpack[Names]) -> Exporte
     if (kind := made_of_another(module)) is not None:
         raise ExportError(f"the module is {kind}: build the nn.Module that it was made of")
     names, tensors = input_names(inputs, given.get("input_names")), tensors_of(inputs)
-    rows = tuple(tensor.detach()[torch.arange(EXPORT_BATCH) % tensor.shape[0]] for tensor in tensors)
+    dims, rows = tuple(given.get("dims", ())), dict(zip(names, tensors, strict=True))
+    types = {name: (dtype_name(tensor.dtype, name), tensor.shape[1:]) for name, tensor in rows.items()}
+    specs = input_specs(types, dims, given.get("sizes"))
+    sizes = distinct(dims, sizes_of(specs, dims, {name: shape for name, (_, shape) in types.items()}), EXPORT_BATCH)
+    tensors = resized(tuple(tensor.detach() for tensor in tensors), specs, sizes)
+    tensors = tuple(tensor[torch.arange(EXPORT_BATCH) % tensor.shape[0]] for tensor in tensors)
     with _for_inference(module):
         called = _Flat(module, _keywords(module, inputs), given.get("outputs"))
-        found = _output_names(_try_run(called, rows), given.get("output_names"))
-        program = _try_export(called, rows)
-    return Exported(*Reader(program, names, found).read())
+        found = _output_names(_try_run(called, tensors), given.get("output_names"))
+        program = _try_export(called, tensors, specs, dims)
+    return Exported(*Reader(program, specs, found, dims).read())
 
 
 def made_of_another(module: object) -> str | None:
@@ -274,16 +290,23 @@ def _instead(found: Foreign) -> str:
     return f"name the outputs to serve (--output {good[0]}, or outputs=[{good[0]!r}]), of {', '.join(good)}"
 
 
-def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
-    batch = Dim("batch", min=1, max=1 << 20)
-    shapes = (tuple({0: batch} for _ in rows),)
+def _try_export(
+    called: _Flat, rows: tuple[Tensor, ...], specs: Sequence[TensorSpec], dims: Sequence[Dim]
+) -> ExportedProgram:
+    batch = TorchDim("batch", min=1, max=1 << 20)
+    named = {dim.name: torch_dim(dim) for dim in dims}
+    shapes = tuple(
+        {0: batch, **{axis: named[size] for axis, size in enumerate(spec.sizes, 1) if isinstance(size, str)}}
+        for spec in specs
+    )
+    fixing = Fixing()
     try:
-        with torch.no_grad(), warnings.catch_warnings(), _quiet():
+        with torch.no_grad(), warnings.catch_warnings(), _quiet(), fixing, layers_of_any_length():
             warnings.simplefilter("ignore", FutureWarning)  # torch's warnings about itself
             warnings.filterwarnings(
                 "ignore", "The tensor attributes .* were assigned during export"
             )  # caused by nn.LSTM
-            program = torch.export.export(called, rows, dynamic_shapes=shapes)
+            program = export_for_all_sizes(called, rows, (shapes,))
             decomposed: ExportedProgram = program.run_decompositions(dict(_decompositions()))
             return decomposed
     except Exception as error:  # as above: export runs the module and raises dozens of kinds of error
@@ -291,7 +314,8 @@ def _try_export(called: _Flat, rows: tuple[Tensor, ...]) -> ExportedProgram:
         # An LSTM or GRU of torch fails on packed sequences only; what is raised names neither.
         packs = any(frame.filename.endswith("nn/modules/rnn.py") for frame in frames)
         reason = PACKED if packs else _reason(str(error))
-        raise ExportError(f"the module cannot be exported{_place(frames)}: {reason}") from error
+        place = _place(frames) or _place(fixing.frames)
+        raise ExportError(f"the module cannot be exported{place}: {reason}") from error
 
 
 @contextmanager
@@ -308,7 +332,7 @@ def _quiet() -> Iterator[None]:
 
 def _place(frames: Sequence[FrameSummary]) -> str:
     """Return the line of the module that torch had reached, if known."""
-    ours = (str(Path(torch.__file__).parent), __file__, "<")
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
     found = [frame for frame in frames if not frame.filename.startswith(ours)]
     return f" ({found[-1].filename}, line {found[-1].lineno}: {found[-1].line})" if found else ""
 
@@ -325,13 +349,17 @@ def _decompositions() -> Mapping[Foreign, Foreign]:
 
 def _reason(message: str) -> str:
     hint = next((hint for sign, hint in HINTS.items() if sign in message), "rewrite this part with tensor operations")
-    first = message.strip().partition("\n")[0].partition(" For more information")[0][:300].rstrip(". ")
+    first, _, rest = message.strip().partition("\n")
+    first = first.partition(" For more information")[0][:300].rstrip(". ")
+    if first.startswith("Constraints violated"):  # what is, is on the next line
+        first = rest.partition("\n")[0].partition(" If you're using")[0].lstrip(" -")
+        for name, size in re.findall(r"(\w+) = (L\['tensors'\]\[\d+\]\.size\(\)\[\d+\])", first):
+            first = first.replace(f"{name} = {size}", name).replace(size, name)
+        first = first[:300].rstrip(". ")
     return f"{first}. What to change: {hint}"
 
 
-# Operators that return their argument, and those that only check what the exporter knows already.
-ALIAS = "aten.alias.default"
-CHECKS = ("aten._assert", "aten.sym_constrain_range")
+ALIAS = "aten.alias.default"  # returns its argument
 # How torch.export notes an operator that does more than return tensors: `with_effects(token, operator, ...)`.
 EFFECT = "with_effects"
 
@@ -346,12 +374,17 @@ DTYPE_HINTS = {
 class Reader:
     """Reads an exported program into a `Graph`."""
 
-    def __init__(self, program: ExportedProgram, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    def __init__(
+        self, program: ExportedProgram, inputs: tuple[TensorSpec, ...], outputs: tuple[str, ...], dims: tuple[Dim, ...]
+    ) -> None:
         self._program = program
         self._signature = program.graph_signature
-        self._inputs = dict(zip(self._signature.user_inputs, inputs, strict=True))
+        self._specs = {spec.name: spec for spec in inputs}
+        self._inputs = dict(zip(self._signature.user_inputs, self._specs, strict=True))
         self._outputs = outputs
-        self._specs: dict[str, TensorSpec] = {}
+        self._dims = {dim.name: dim for dim in dims}
+        self._steps: dict[Foreign, Dim] = {}  # what torch calls the number of steps of each
+        self._first: dict[Size | None, tuple[str, int]] = {}  # where each size can be read off first
         self._nodes: list[Node] = []
         self._weights: dict[str, Tensor] = {}
         self._weight_of: dict[str, str] = {}
@@ -359,18 +392,18 @@ class Reader:
 
     def read(self) -> tuple[Graph, dict[str, Tensor]]:
         """Return graph and weights; raises `ExportError` for what cannot be served."""
+        results = self._results(self._program.graph.output_node().args[0])
+        needed = _upstream([found for found in results if isinstance(found, FxNode)])  # others check what is known
         for node in self._program.graph.nodes:
             if node.op == "placeholder" and node.name not in self._signature.input_tokens:  # of an `EFFECT`
                 self._read_placeholder(node)
-            elif node.op == "call_function":
+            elif node.op == "call_function" and (node.name in needed or _op_name(node.target) == EFFECT):
                 self._read_call(node)
-            elif node.op == "output":
-                results = self._outputs_of(node.args[0])
         outputs = tuple((name, self._output(name, found)) for name, found in zip(self._outputs, results, strict=True))
-        specs = tuple(self._specs[name] for name in self._inputs.values())
-        return Graph(specs, tuple(self._nodes), outputs), self._weights
+        graph = Graph(tuple(self._specs.values()), tuple(self._nodes), outputs, tuple(self._dims.values()))
+        return graph, self._weights
 
-    def _outputs_of(self, given: Foreign) -> list[Foreign]:
+    def _results(self, given: Foreign) -> list[Foreign]:
         """Return the results of the module; raises `ExportError` if one depends on state written by an earlier call.
 
         State that is written and never read, such as a count of calls, is left out: outputs do not depend on it.
@@ -392,7 +425,14 @@ class Reader:
         if name in self._inputs:
             value, public = node.meta["val"], self._inputs[name]
             self._batch = value.shape[0].node.expr
-            self._specs[public] = TensorSpec(public, dtype_name(value.dtype, name), tuple(map(int, value.shape[1:])))
+            self._first.setdefault(None, (public, 0))
+            for axis, size in enumerate(self._specs[public].sizes, 1):
+                if isinstance(size, str):
+                    if isinstance(value.shape[axis], int):  # fixed behind the checks of torch, in a decomposition
+                        raise ExportError(f"the module cannot be exported: {size} stays {value.shape[axis]}: {FIXED}")
+                    (steps,) = value.shape[axis].node.expr.free_symbols
+                    self._steps[steps] = self._dims[size]
+                    self._first.setdefault(size, (public, axis))
             return
         signature, state = self._signature, self._program.state_dict
         known = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -403,13 +443,15 @@ class Reader:
 
     def _read_call(self, node: FxNode) -> None:
         op = _op_name(node.target)
-        if op.startswith(CHECKS):
-            return
         if op == EFFECT:
             raise ExportError(
                 f"the module uses {_op_name(node.args[1])!r}, which cannot be served: it does more than return "
                 "tensors. Where it raises for some values, as in torch.linalg.inv, take what answers for all: inv_ex"
             )
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymInt) and (first := self._first.get(self._size(value))) is not None:
+            self._nodes.append(Node(node.name, SYM_SIZE, (Value(first[0]), first[1])))
+            return
         if op == "aten.as_strided.default" and _is_as_it_was(node):
             self._nodes.append(
                 Node(node.name, ALIAS, (self._argument(node.args[0]),), (), self._type(node.meta["val"]))
@@ -417,16 +459,13 @@ class Reader:
             return
         if not is_allowed(op):
             raise ExportError(f"the module uses {op!r}, which cannot be served: {why_refused(op)}")
-        value = node.meta.get("val")
-        args: tuple[Argument, ...]
-        kwargs: tuple[tuple[str, Argument], ...]
-        if isinstance(value, torch.SymInt) and value.node.expr == self._batch:
-            first = next(iter(self._inputs.values()))
-            op, args, kwargs = SYM_SIZE, (Value(first), 0), ()
-        else:
-            args = tuple(self._argument(part) for part in node.args)
-            kwargs = tuple((key, self._argument(part)) for key, part in node.kwargs.items())
-        self._nodes.append(Node(node.name, op, args, kwargs, self._type(value)))
+        args = tuple(self._argument(part) for part in node.args)
+        kwargs = tuple((key, self._argument(part)) for key, part in node.kwargs.items())
+        kind = self._type(value)
+        for axis, size in enumerate(() if kind is None else kind.shape):
+            if isinstance(size, str):
+                self._first.setdefault(size, (node.name, axis))
+        self._nodes.append(Node(node.name, op, args, kwargs, kind))
 
     def _argument(self, found: Foreign) -> Argument:
         if isinstance(found, FxNode):
@@ -447,10 +486,12 @@ class Reader:
             return None
         return TensorType(_inner_dtype(value.dtype), tuple(self._size(size) for size in value.shape))
 
-    def _size(self, size: Foreign) -> int | None:
+    def _size(self, size: Foreign) -> Size | None:
         if isinstance(size, int):
             return size
-        return None if size.node.expr == self._batch else -1
+        if size.node.expr == self._batch:
+            return None
+        return written(size.node.expr, self._steps) or -1
 
     def _output(self, name: str, found: Foreign) -> str:
         argument = self._argument(found)

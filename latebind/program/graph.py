@@ -6,7 +6,7 @@ trusts nothing: every name, type and reference is checked, and no code is looked
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from latebind.domain.errors import ExportError, RepositoryError
 from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
+from latebind.domain.sizes import MOST_SIZE, Dim, Size, make_sense, size_of
 from latebind.program.operators import resolve
 from latebind.repository.directory import ModelDirectory
 
@@ -46,17 +47,20 @@ Argument = Value | Weight | Constant | str | float | int | bool | None | tuple["
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """The type of a node's result. A dimension None is the batch; -1 is another size that depends on the batch."""
+    """The type of a node's result. A dimension None is the batch; -1 is another size that depends on the batch.
+
+    A size as text is one in terms of the graph's named dimensions.
+    """
 
     dtype: str
-    shape: tuple[int | None, ...]
+    shape: tuple[Size | None, ...]
 
     @property
-    def row(self) -> tuple[int, ...] | None:
-        """The shape of one row if dimension 0 is the batch and all others are fixed, else None."""
-        fixed = tuple(size for size in self.shape[1:] if size is not None and size >= 0)
-        whole = self.shape[:1] == (None,) and len(fixed) == len(self.shape) - 1
-        return fixed if whole else None
+    def row(self) -> tuple[Size, ...] | None:
+        """The sizes of one row if dimension 0 is the batch and no other depends on that, else None."""
+        own = tuple(size for size in self.shape[1:] if size is not None and size != -1)
+        whole = self.shape[:1] == (None,) and len(own) == len(self.shape) - 1
+        return own if whole else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +104,13 @@ class Graph:
     """Nodes in an order in which every value is computed before it is read.
 
     `inputs` are tensors whose dimension 0 is the batch (`shape` leaves it out). `outputs` pairs the name that clients
-    see with the name of the value.
+    see with the name of the value. `dims` are the named dimensions, in which sizes differ from row to row.
     """
 
     inputs: tuple[TensorSpec, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[str, str], ...]
+    dims: tuple[Dim, ...] = ()
 
     def weights(self) -> tuple[str, ...]:
         """Return the names of all weights that the graph reads, each once, in order of first use."""
@@ -113,13 +118,24 @@ class Graph:
 
     def types(self) -> dict[str, TensorType]:
         """Return the type of every value that is one tensor, by name."""
-        types = {spec.name: TensorType(spec.dtype, (None, *spec.shape)) for spec in self.inputs}
+        types = {spec.name: TensorType(spec.dtype, (None, *(spec.sizes or spec.shape))) for spec in self.inputs}
         return types | {node.name: node.type for node in self.nodes if node.type is not None}
 
     def output_specs(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of each output, without the batch dimension."""
         types = self.types()
-        return tuple(TensorSpec(name, types[value].dtype, types[value].row or ()) for name, value in self.outputs)
+        return tuple(self.spec(name, types[value]) for name, value in self.outputs)
+
+    def spec(self, name: str, kind: TensorType) -> TensorSpec:
+        """Return a tensor of rows of this type; those of a type that has no rows have no dimension."""
+        sizes = kind.row or ()
+        shape = tuple(size_of(size, self.largest) for size in sizes)
+        return TensorSpec(name, kind.dtype, shape, sizes=() if shape == sizes else sizes)
+
+    @property
+    def largest(self) -> dict[str, int]:
+        """The most of each named dimension."""
+        return {dim.name: dim.most for dim in self.dims}
 
     def map_arguments(self, change: Callable[[Argument], Argument]) -> "Graph":
         """Return the graph with `change` applied to all arguments of its nodes."""
@@ -132,7 +148,8 @@ class Graph:
             while last[name] in names:
                 last[name] = names[last[name]]
         nodes = tuple(node.rename_values(last) for node in self.nodes if node.name not in names)
-        return Graph(self.inputs, nodes, tuple((name, last.get(value, value)) for name, value in self.outputs))
+        outputs = tuple((name, last.get(value, value)) for name, value in self.outputs)
+        return replace(self, nodes=nodes, outputs=outputs)
 
     def needed(self) -> "Graph":
         """Return the graph without nodes whose results are not used."""
@@ -165,7 +182,6 @@ Json = Any  # what a JSON parser returns
 FORMAT = 1
 MOST_NODES = 30_000
 MOST_BYTES = 16 << 20  # of a file: checked before anything is read
-MOST_SIZE = 1 << 40  # of one dimension
 MAX_DEPTH = 4  # nested lists in an argument; ATen needs two
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
 
@@ -181,7 +197,7 @@ CONSTANTS: dict[str, frozenset[str]] = {
 class _Input(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     name: str
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
@@ -192,11 +208,12 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaul
     type: TensorType | None = None
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
     format: int
     inputs: list[_Input]
     nodes: list[_Node]
     outputs: list[tuple[str, str]]
+    dims: tuple[Dim, ...] = ()
 
 
 def graph_to_json(graph: Graph) -> bytes:
@@ -207,8 +224,9 @@ def graph_to_json(graph: Graph) -> bytes:
     for node in graph.nodes:
         kwargs = {key: _written(argument) for key, argument in node.kwargs}
         nodes.append(_Node(node.name, node.op, [_written(argument) for argument in node.args], kwargs, node.type))
-    inputs = [_Input(spec.name, spec.dtype, spec.shape) for spec in graph.inputs]
-    return msgspec.json.format(msgspec.json.encode(_File(FORMAT, inputs, nodes, list(graph.outputs))), indent=0)
+    inputs = [_Input(spec.name, spec.dtype, spec.sizes or spec.shape) for spec in graph.inputs]
+    file = _File(FORMAT, inputs, nodes, list(graph.outputs), graph.dims)
+    return msgspec.json.format(msgspec.json.encode(file), indent=0)
 
 
 def _written(argument: Argument) -> Json:
@@ -249,22 +267,36 @@ def graph_from_json(data: bytes) -> Graph:
         raise RepositoryError(f"the graph file is not valid: {error}; build the model again") from error
     if file.format != FORMAT:
         raise RepositoryError(f"the graph file has format {file.format}, this version reads {FORMAT}: build it again")
+    graph = Graph((), (), tuple(file.outputs), file.dims)
+    named = {dim.name for dim in file.dims}
+    if not make_sense(file.dims):
+        raise RepositoryError(f"the graph has the named dimensions {named!s:.200}, which make no sense: build it again")
     for spec in file.inputs:
-        if spec.dtype not in ITEM_BYTES or any(not 0 <= size < MOST_SIZE for size in spec.shape):
+        fixed = [size for size in spec.shape if size not in named]
+        if spec.dtype not in ITEM_BYTES or any(isinstance(size, str) or not 0 <= size < MOST_SIZE for size in fixed):
             raise RepositoryError(
                 f"input {spec.name!r:.80} of the graph has dtype {spec.dtype!r:.40} and shape {list(spec.shape)!s:.80}"
             )
-    inputs = tuple(TensorSpec(spec.name, spec.dtype, spec.shape) for spec in file.inputs)
-    graph = Graph(inputs, tuple(map(_read_node, file.nodes)), tuple(file.outputs))
+    inputs = tuple(graph.spec(spec.name, TensorType(spec.dtype, (None, *spec.shape))) for spec in file.inputs)
+    ends = [{dim.name: dim.least for dim in file.dims}, graph.largest]
+    graph = replace(graph, inputs=inputs, nodes=tuple(_read_node(node, ends) for node in file.nodes))
     _check_references(graph)
     return graph
 
 
-def _read_node(node: _Node) -> Node:
+def _makes_sense(size: Size, ends: Sequence[Mapping[str, int]]) -> bool:
+    """Return whether a size is one of a tensor, or -1, at both ends of the named dimensions."""
+    try:
+        return all((0 if isinstance(size, str) else -1) <= size_of(size, end) < MOST_SIZE for end in ends)
+    except ValueError:
+        return False
+
+
+def _read_node(node: _Node, ends: Sequence[Mapping[str, int]]) -> Node:
     resolve(node.op)
     kind = node.type
     sizes = [size for size in kind.shape if size is not None] if kind is not None else []
-    if kind is not None and (kind.dtype not in INNER_DTYPES or any(not -1 <= size < MOST_SIZE for size in sizes)):
+    if kind is not None and (kind.dtype not in INNER_DTYPES or not all(_makes_sense(size, ends) for size in sizes)):
         raise RepositoryError(
             f"node {node.name!r:.80} yields {kind.dtype!r:.40} of shape {list(kind.shape)!s:.80}: this is not supported"
         )

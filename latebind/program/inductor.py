@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from itertools import islice, product
 from threading import Lock
 from typing import Any
 
@@ -16,9 +17,11 @@ from latebind.program.backends import Backend, CompileOptions, StageFunction
 from latebind.program.device import HOST
 from latebind.program.eager import copy_input_views, rebuild
 from latebind.program.graph import Graph
+from latebind.program.lengths import at_size, tried_sizes
 from latebind.program.whole_numbers import divides, find_limits
 
 WARM_BATCHES = (1, 4)  # torch.compile treats size 1 specially
+WARM_SIZES = 2  # of named dimensions: the largest, and the least, which may be 1
 
 
 class Inductor(Backend):
@@ -44,11 +47,12 @@ class Inductor(Backend):
         if (node := next(filter(divides, graph.nodes), None)) is not None:
             raise ExportError(f"{node.name!r} divides whole numbers by what may be 0, which ends the process")
         torch.set_num_threads(use.threads)
-        stage = InductorStage(rebuild(graph, weights, device=use.device))
-        for batch in WARM_BATCHES:
+        stage = InductorStage(rebuild(graph, weights, device=use.device), sized=bool(graph.dims))
+        specs, sizes = find_limits(graph, weights), list(islice(tried_sizes(graph.dims, 1), WARM_SIZES))
+        for batch, each in product(WARM_BATCHES, sizes if graph.dims else sizes[:1]):
             rows = [
                 torch.full((batch, *spec.shape), spec.filler, dtype=getattr(torch, spec.dtype), device=use.device)
-                for spec in find_limits(graph, weights)
+                for spec in at_size(specs, each)
             ]
             stage(*rows)
         return stage
@@ -57,27 +61,29 @@ class Inductor(Backend):
 class InductorStage:
     """A stage as two compiled programs: one for a single row, one for any larger batch. For any number of threads.
 
+    Where the graph has named dimensions (`sized`), both are for any size.
+
     Torch recompiles for a tensor of another kind (made in inference mode, or starting behind the start of its memory),
     in another mode, and for some sizes. If several threads meet such a case, each of them compiles, until torch refuses
     to go on (`recompile_limit`). Therefore all calls are made to look alike but for their size, and only one thread
     runs a size for the first time.
     """
 
-    def __init__(self, module: GraphModule) -> None:
+    def __init__(self, module: GraphModule, *, sized: bool = False) -> None:
         options: dict[str, str | int | bool | Callable[..., Any]] = {"freezing": True}
-        self._one = torch.compile(module, fullgraph=True, dynamic=False, options=options)
+        self._one = torch.compile(module, fullgraph=True, dynamic=sized, options=options)
         self._many = torch.compile(module, fullgraph=True, dynamic=True, options=options)
-        self._met: set[int] = set()
+        self._met: set[tuple[int, ...]] = set()
         self._meeting = Lock()  # held by the thread that runs a size for the first time
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the program for this batch size."""
-        batch = inputs[0].shape[0]
-        with nullcontext() if batch in self._met else self._meeting:
+        batch, sizes = inputs[0].shape[0], tuple([size for tensor in inputs for size in tensor.shape])
+        with nullcontext() if sizes in self._met else self._meeting:
             with torch.inference_mode(False), torch.no_grad():
                 plain = tuple([_plain(tensor) for tensor in inputs])
                 found: tuple[Tensor, ...] = (self._one if batch == 1 else self._many)(*plain)
-            self._met.add(batch)
+            self._met.add(sizes)
         return copy_input_views(found, plain)
 
 

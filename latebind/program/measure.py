@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from math import inf, log2, prod
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -20,13 +21,17 @@ from torch import Tensor
 
 from latebind.domain.costs import Curve, Grid, ModelCosts, at_any_length
 from latebind.domain.model import TensorSpec
+from latebind.domain.sizes import Dim
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST, synchronize
+from latebind.program.lengths import resized
 
 MIN_RUNS, MAX_RUNS = 5, 60
 SECONDS_EACH = 0.1  # spent on one measurement, after MIN_RUNS
 TRIES = 3  # times as many runs at most, where others interrupt them
 ALONE = 0.9  # of its seconds a run must have been on a core
+MOST_LENGTHS = 12  # of a profile
+MOST_SECONDS = 0.5  # that a batch may take for a larger one to be measured, where lengths are many
 STEADY = 3.0  # times as long as the quick tenth of the runs may the slow tenth take
 
 Returned = TypeVar("Returned")
@@ -88,12 +93,32 @@ def _rounds(run: Callable[[], list[float]], runs: int | None = None) -> list[lis
 
 
 def profile_stages(
-    stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], batches: Sequence[int]
+    stages: Sequence[StageFunction],
+    inputs: tuple[Tensor, ...],
+    batches: Sequence[int],
+    *,
+    specs: Sequence[TensorSpec] = (),
+    dims: Sequence[Dim] = (),
 ) -> tuple[Grid, ...]:
     """Return each stage's latency over `batches`; `inputs` are example rows of the model, repeated as needed.
 
+    Where there are named dimensions `dims`, in which `specs` say the sizes of inputs, it is also over lengths from the
+    least to the most. Batches that would take long are left out, but for one row.
+
     Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
     """
+    if not dims:
+        return at_any_length(*_curves(stages, inputs, batches))
+    sizes = profiled_sizes(dims)
+    by_length = [_curves(stages, resized(inputs, specs, each), batches, MOST_SECONDS) for each in sizes]
+    lengths = tuple(prod(each.values()) for each in sizes)
+    return tuple(Grid(lengths, curves) for curves in zip(*by_length, strict=True))
+
+
+def _curves(
+    stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], batches: Sequence[int], most: float = inf
+) -> list[Curve]:
+    """Return each stage's latency over `batches`, of which those are left out that follow one of `most` seconds."""
 
     def seconds_of(passed: tuple[Tensor, ...]) -> list[float]:
         seconds = []
@@ -102,11 +127,24 @@ def profile_stages(
             seconds.append(took)
         return seconds
 
-    by_batch = []
+    by_batch = list[list[float]]()
     for batch in batches:
+        if by_batch and sum(by_batch[-1]) > most:
+            break
         rows = _rounds(partial(seconds_of, with_batch(inputs, batch)))
         by_batch.append([median(each) for each in zip(*rows, strict=True)])
-    return at_any_length(*[Curve(tuple(batches), row) for row in zip(*by_batch, strict=True)])
+    return [Curve(tuple(batches[: len(by_batch)]), row) for row in zip(*by_batch, strict=True)]
+
+
+def profiled_sizes(dims: Sequence[Dim]) -> list[dict[str, int]]:
+    """Return sizes of the named dimensions from the least to the most, each of about twice the length of the last."""
+    octaves = sum(log2(dim.most / dim.least) for dim in dims)
+    points = max(3, min(MOST_LENGTHS, 1 + round(octaves)))
+    found: dict[int, dict[str, int]] = {}
+    for point in range(points):
+        each = {dim.name: dim.near(dim.least * (dim.most / dim.least) ** (point / (points - 1))) for dim in dims}
+        found.setdefault(prod(each.values()), each)
+    return [found[length] for length in sorted(found)]
 
 
 def profiled_batches(max_batch: int) -> tuple[int, ...]:

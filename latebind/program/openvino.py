@@ -93,18 +93,19 @@ class OpenVino(Backend):
         core = openvino.Core()
 
         def bound() -> BoundRequest:
+            kind = SizedRequest if graph.dims else BoundRequest
             if shared:
                 compiled = _compiled(core, model, options)
-                return BoundRequest(lambda: compiled, len(graph.inputs), outputs, use.frugal)
+                return kind(lambda: compiled, len(graph.inputs), outputs, use.frugal)
             own = model.clone()  # keeps the current batch size
-            return BoundRequest(partial(_compiled, core, own, options), len(graph.inputs), outputs, use.frugal)
+            return kind(partial(_compiled, core, own, options), len(graph.inputs), outputs, use.frugal)
 
         def sized(size: int) -> BoundRequest:
             model.reshape({position: [size, *spec.shape] for position, spec in enumerate(graph.inputs)})
             return bound()
 
-        dynamic = bound()
-        return OpenVinoStage({size: sized(size) for size in use.sizes}, dynamic, copied, first)
+        dynamic, fixed = bound(), () if graph.dims else use.sizes  # one size is not quicker where another is not fixed
+        return OpenVinoStage({size: sized(size) for size in fixed}, dynamic, copied, first)
 
 
 class OpenVinoBf16(OpenVino):
@@ -178,8 +179,7 @@ class BoundRequest:
         for position, given in enumerate(inputs):
             tensor, bound = given.contiguous(), self._bound[position]
             if batch != self._batch or bound is None or bound.data_ptr() != tensor.data_ptr():
-                self._request.set_input_tensor(position, openvino.Tensor(tensor.numpy(), shared_memory=True))
-                self._bound[position] = tensor  # OpenVINO does not keep it alive
+                self._bind(position, tensor)
         if batch != self._batch:
             self._bind_outputs(batch)
             self._batch = batch
@@ -187,6 +187,10 @@ class BoundRequest:
         if self._frugal and batch > 1:
             self._give_back()
         return self._found
+
+    def _bind(self, position: int, tensor: Tensor) -> None:
+        self._request.set_input_tensor(position, openvino.Tensor(tensor.numpy(), shared_memory=True))
+        self._bound[position] = tensor  # OpenVINO does not keep it alive
 
     def _bind_outputs(self, batch: int) -> None:
         """Bind the first `batch` rows of the buffers; allocate larger buffers if necessary."""
@@ -207,6 +211,23 @@ class BoundRequest:
         self._bound = [None] * len(self._bound)
         with suppress(RuntimeError):  # a twin runs at the moment, and gives back behind its own run
             self._compiled.release_memory()
+
+
+class SizedRequest(BoundRequest):
+    """The same for a graph with named dimensions: outputs are in OpenVINO's memory, which knows their sizes first."""
+
+    def run(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        """Run the request; the outputs are views of OpenVINO's memory."""
+        for position, given in enumerate(inputs):
+            tensor, bound = given.contiguous(), self._bound[position]
+            if bound is None or bound.data_ptr() != tensor.data_ptr() or bound.shape != tensor.shape:
+                self._bind(position, tensor)
+        self._request.infer()
+        found = [torch.from_numpy(self._request.get_output_tensor(at).data) for at in range(len(self._outputs))]
+        if self._frugal and len(inputs[0]) > 1:
+            found = [tensor.clone() for tensor in found]
+            self._give_back()
+        return found
 
 
 def _options(threads: int, precision: str, streams: int) -> dict[str, object]:
@@ -253,7 +274,8 @@ def _compiled(core: Foreign, model: Foreign, options: Mapping[str, object]) -> F
 
 
 def _convert(graph: Graph, module: GraphModule) -> Foreign:
-    shapes = [openvino.PartialShape([-1, *spec.shape]) for spec in graph.inputs]
+    sizes = [spec.sizes or spec.shape for spec in graph.inputs]
+    shapes = [openvino.PartialShape([-1, *(size if isinstance(size, int) else -1 for size in own)]) for own in sizes]
     dtypes = [getattr(torch, spec.dtype) for spec in graph.inputs]
     front = FrontEndManager().load_by_framework("pytorch")
     for name, conversion in {"aten.matmul.default": _matmul, **_recurrent()}.items():

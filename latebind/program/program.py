@@ -78,5 +78,7 @@ class Program:
 def profile_program(program: Program) -> Program:
     """Return the program with costs measured on this machine, on made-up rows."""
     rows = made_up_inputs(program.spec.inputs, program.spec.max_batch, device=program.device)
-    grids = profile_stages(program.stages, rows, profiled_batches(program.spec.max_batch))
+    spec = program.spec
+    batches = profiled_batches(spec.max_batch)
+    grids = profile_stages(program.stages, rows, batches, specs=spec.inputs, dims=spec.dims)
     return replace(program, costs=replace(program.costs, stages=grids), costs_fit=True)

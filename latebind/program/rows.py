@@ -14,8 +14,9 @@ from latebind.domain.errors import ExportError
 from latebind.domain.model import TensorSpec
 from latebind.program.eager import in_eager, in_float64
 from latebind.program.graph import Graph
+from latebind.program.lengths import Rows
 from latebind.program.measure import with_batch
-from latebind.program.trials import Drawn, Rows
+from latebind.program.trials import Drawn
 
 Run = Callable[..., Rows]
 

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from latebind.program.cut import CHEAP_OPERATORS, batch_only
+from latebind.program.cut import CHEAP_OPERATORS, size_only
 from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, map_argument, torch_constant
 from latebind.program.operators import called, is_pointwise
 
@@ -96,7 +96,7 @@ def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Ten
         else:
             kept.append(node.map_arguments(folded))
     stored = {f"{name}.constant": value.contiguous() for name, value in known.items() if isinstance(value, Tensor)}
-    return Graph(graph.inputs, tuple(kept), graph.outputs), {**weights, **stored}
+    return replace(graph, nodes=tuple(kept)), {**weights, **stored}
 
 
 def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
@@ -155,7 +155,7 @@ def hoist_comparisons(graph: Graph) -> Graph:
     result of the comparison is small (`cut.Carry`). Without this, GPT-2, Llama or CLIP's texts have no cut between
     their blocks.
     """
-    cheap = batch_only(graph)
+    cheap = size_only(graph)
     known = {spec.name for spec in graph.inputs if spec.dtype in WHOLE} | cheap
     wanted: set[str] = set()
     for node in graph.nodes:

@@ -1,6 +1,6 @@
 """The files of a program in its model directory: what `build` writes and `load` reads. `graph` has the graph's."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -10,6 +10,7 @@ from torch import Tensor
 from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, are_seconds, at_any_length, in_turn
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
+from latebind.domain.sizes import Dim, make_sense
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph, read_graph_file
 from latebind.program.measure import Hardware, Profile
@@ -38,7 +39,7 @@ class StoredModel:
     """`model.json`: the model's name, where it is cut, and its fastest backend.
 
     `cuts` names the activations that end each stage but the last; the first may be the input (an empty stage). `kinds`
-    says how often each stage runs; empty if all run once.
+    says how often each stage runs; empty if all run once. For `dims` and `pads` see `ModelSpec`.
     """
 
     format: int
@@ -51,6 +52,8 @@ class StoredModel:
     tolerance: float | None
     max_batch: int
     kinds: tuple[StageKind, ...] = ()
+    dims: tuple[Dim, ...] = ()
+    pads: bool = False
 
     @property
     def entry(self) -> bool:
@@ -64,8 +67,9 @@ class StoredModel:
 
     def spec(self) -> ModelSpec:
         """Return the model's specification for clients and the scheduler, without learned caches."""
+        named = self.name, self.version, self.inputs, self.outputs
         stages = len(self.kinds) or len(self.cuts) + 1
-        return ModelSpec(self.name, self.version, self.inputs, self.outputs, stages, self.max_batch, kinds=self.kinds)
+        return ModelSpec(*named, stages, self.max_batch, kinds=self.kinds, dims=self.dims, pads=self.pads)
 
 
 def write_model(
@@ -113,17 +117,29 @@ def _check(model: StoredModel, path: Path) -> None:
         for specs in (model.inputs, model.outputs):
             if not specs or len({spec.name for spec in specs}) < len(specs):
                 yield "no inputs or outputs, or two of one name"
+        if not make_sense(model.dims):
+            yield "named dimensions that make no sense"
         for spec in (*model.inputs, *model.outputs):
             padding, limit = spec.padding or 0, spec.limit or 1
             if padding not in WHOLE or not 0 < limit <= WHOLE.stop:
                 yield f"{spec.name!r:.100} with a padding or limit that is none"
             elif spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
                 yield f"the tensor {spec.name!r:.100} of no dtype or shape"
+            elif spec.sizes and not _is_largest(spec, model.dims):
+                yield f"the tensor {spec.name!r:.100} of sizes that its dimensions do not have"
             elif spec.row_bytes * model.max_batch > MOST_BYTES:
                 yield f"batches of {spec.name!r:.100} of more than {MOST_BYTES >> 30} GiB"
 
     for fault in faults():
         raise RepositoryError(f"{path} has {fault}: build it again")
+
+
+def _is_largest(spec: TensorSpec, dims: Sequence[Dim]) -> bool:
+    """Return whether the shape of a tensor is that of its largest row."""
+    try:
+        return spec.shape == spec.shape_of({dim.name: dim.most for dim in dims})
+    except ValueError:
+        return False
 
 
 def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCosts]:
@@ -187,7 +203,8 @@ def read_profile(directory: ModelDirectory) -> Profile:
 def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
     """Return the whole graph; raises `RepositoryError` unless it and `model.json` describe the same tensors."""
     graph = read_graph_file(directory, GRAPH)
-    if graph.inputs != tuple(spec.unlimited() for spec in model.inputs) or graph.output_specs() != model.outputs:
+    inputs = tuple(replace(spec.unlimited(), padding=None) for spec in model.inputs)
+    if (graph.inputs, graph.output_specs(), graph.dims) != (inputs, model.outputs, model.dims):
         raise RepositoryError(f"{directory.path}: {GRAPH} and {MODEL} name different tensors: build the model again")
     return graph
 

@@ -3,6 +3,9 @@
 Whole numbers are drawn over their dtype (within their limits): its ends, 0, 1, -1, what 32 bits or a float no longer
 hold, and the constants of the graph. Floating-point numbers are drawn by magnitude, from subnormal to the largest, and
 last come NaN and infinities. Rows are the same for each build of a graph.
+
+Where a model has named dimensions, these rows have the sizes of the examples, and further ones are of other sizes, over
+the whole range.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,8 +17,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from latebind.domain.model import TensorSpec
+from latebind.program.backends import StageFunction
 from latebind.program.eager import in_eager
 from latebind.program.graph import Graph, Weight, flat
+from latebind.program.lengths import Rows, at_size, own_sizes, resized, tried_sizes
 from latebind.program.whole_numbers import whole_range
 
 USUAL = 1e6  # the magnitude of numbers up to which a backend must do as the module does, or is not taken
@@ -29,11 +34,12 @@ KINDS = 5  # groups of usual magnitude
 # Rows of one group, and of what is real, for networks of less than so many operations a row: each row is run some
 # twenty times, together and alone, by every backend.
 BY_WORK = ((5e7, ROWS, 64), (2.5e8, FEW_ROWS, 16), (4e9, 2, 4), (inf, 1, 4))
+# Further sizes beside those at the ends, and rows of each, for networks of less than so many operations at their
+# largest size.
+SIZES_BY_WORK = ((5e7, 24, 4), (1e9, 12, 2), (2e10, 6, 1), (inf, 3, 1))
 MOST_CONSTANTS = 32
 WHOLE = (0, 1, -1, 2, 3, -2, 127, 128, 255, 256, -129, 32767, 32768, 65535, 65536)
 EDGES = tuple(sign * (1 << power) + more for power in (24, 31, 32, 53) for sign in (1, -1) for more in (-1, 0, 1))
-
-Rows = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +54,19 @@ def trials(
     graph: Graph, weights: Mapping[str, Tensor], specs: Sequence[TensorSpec], real: Sequence[Rows]
 ) -> tuple[Trial, ...]:
     """Return the trials of a graph with inputs `specs`, in ascending magnitude; the first has the `real` rows."""
-    with FlopCounterMode(display=False) as counted:
-        in_eager(graph, weights)(*(tensor[:1] for tensor in real[0]))
-    count, most = next((rows, real) for less, rows, real in BY_WORK if counted.get_total_flops() <= less)
+    run, named = in_eager(graph, weights), specs
+    specs = at_size(specs, own_sizes(graph, real[0]))
+    work = _operations(run, real[0])
+    count, most = next((count, most) for less, count, most in BY_WORK if work <= less)
     if sum(prod(spec.shape) for spec in specs) >= LARGE:
         count = min(count, FEW_ROWS)
-    inside = [prod(node.type.row) for node in graph.nodes if node.type is not None and node.type.row is not None]
-    if max(inside, default=0) >= LARGE_INSIDE:
+    inside = [graph.spec(node.name, node.type) for node in graph.nodes if node.type is not None and node.type.row]
+    if max((prod(spec.shape) for spec in inside), default=0) >= LARGE_INSIDE:
         count, most = min(count, 2), min(most, 4)
     drawn = Drawn(specs, _constants(graph, weights), count)
     usual = tuple(torch.cat([rows[place][:most] for rows in real]) for place in range(len(specs)))
     found = [Trial(_largest(usual), usual)]
+    found += _of_other_sizes(graph, weights, named, usual)
     found += [Trial(USUAL, drawn.up_to(USUAL)) for _ in range(KINDS)]
     found.append(Trial(USUAL, drawn.of_one_number(USUAL)))
     ends = [torch.finfo(getattr(torch, spec.dtype)).max for spec in specs if spec.dtype.startswith("float")]
@@ -67,6 +75,30 @@ def trials(
         found += [Trial(size, drawn.up_to(size)) for size in (*sizes, max(ends))]
         found.append(Trial(inf, drawn.not_finite()))
     return tuple(found)
+
+
+def _operations(run: StageFunction, rows: Rows) -> int:
+    """Return the multiplications and additions of one row."""
+    with FlopCounterMode(display=False) as counted:
+        run(*(tensor[:1] for tensor in rows))
+    found: int = counted.get_total_flops()
+    return found
+
+
+def _of_other_sizes(
+    graph: Graph, weights: Mapping[str, Tensor], specs: Sequence[TensorSpec], real: Rows
+) -> list[Trial]:
+    """Return trials of real rows and drawn ones of sizes over the whole range of the named dimensions, if any."""
+    if not graph.dims:
+        return []
+    work = _operations(in_eager(graph, weights), resized(real, specs, graph.largest))
+    sizes, count = next((sizes, rows) for less, sizes, rows in SIZES_BY_WORK if work <= less)
+    found = []
+    for each in tried_sizes(graph.dims, sizes):
+        some = resized(tuple(tensor[: 2 * count] for tensor in real), specs, each)
+        made = Drawn(at_size(specs, each), _constants(graph, weights), count).up_to(USUAL)
+        found.append(Trial(USUAL, tuple(map(torch.cat, zip(some, made, strict=True)))))
+    return found
 
 
 def _largest(rows: Rows) -> float:

@@ -17,9 +17,10 @@ from latebind.program.backends import StageFunction, run_chain
 from latebind.program.eager import in_eager, in_float64
 from latebind.program.export import Exported
 from latebind.program.graph import Graph
+from latebind.program.lengths import Rows, at_size, own_sizes
 from latebind.program.measure import made_up_inputs
 from latebind.program.rows import check_rows
-from latebind.program.trials import USUAL, Rows, Trial, trials, within
+from latebind.program.trials import USUAL, Trial, trials, within
 from latebind.program.whole_numbers import RAISED, filled, find_limits
 
 DEFAULT_TOLERANCE = 1e-5
@@ -301,7 +302,8 @@ def find_agreement(run: Run, exported: Exported, real: Sequence[Rows], tolerance
     graph, weights = exported.graph, exported.weights
     eager = in_eager(graph, weights)
     inputs = _inputs(run, graph, weights, real)
-    check_rows(run, graph, weights, real[-1], specs=inputs, most=most)
+    specs = at_size(inputs, own_sizes(graph, real[-1]))
+    check_rows(run, graph, weights, real[-1], specs=specs, most=most)
     answers = tuple(_defined(answered(run, trial), eager) for trial in trials(graph, weights, inputs, real))
     for given in answers:
         if any(not _raises(eager, row) for row in given.raising):
@@ -331,9 +333,10 @@ def _inputs(run: Run, graph: Graph, weights: Mapping[str, Tensor], real: Sequenc
     itself is looked for.
     """
     row = dict(zip((spec.name for spec in graph.inputs), (tensor[:1] for tensor in real[0]), strict=True))
+    own = at_size(graph.inputs, own_sizes(graph, real[0]))
 
     def raises(numbers: Mapping[str, int]) -> bool:
-        given = zip(graph.inputs, filled(graph.inputs, numbers), strict=True)
+        given = zip(own, filled(own, numbers), strict=True)
         return _raises(run, tuple(tensor if spec.name in numbers else row[spec.name] for spec, tensor in given))
 
     found = find_limits(graph, weights)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from latebind.domain.model import TensorSpec
-from latebind.program.cut import batch_only, piece_of
+from latebind.domain.sizes import Size, size_of
+from latebind.program.cut import piece_of, size_only, size_read
 from latebind.program.eager import rebuild
 from latebind.program.graph import Argument, Graph, Node, Value, Weight
 
@@ -31,6 +32,8 @@ ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1,
 MOVED = frozenset({"view", "unsqueeze", "squeeze", "expand", "permute", "slice", "select", "clone", "_to_copy"})
 
 Ahead = Callable[..., tuple[Tensor, ...]]
+Within = range | tuple[Size, Size]
+"""Whole numbers from one to below another; the ends may follow from sizes of the inputs."""
 
 
 def whole_range(dtype: str) -> range | None:
@@ -54,7 +57,7 @@ class Split:
 
     first: Graph | None
     rest: Graph
-    indices: dict[str, range]
+    indices: dict[str, Within]
     unsure: str
 
     def ahead(self, weights: Mapping[str, Tensor]) -> Ahead | None:
@@ -66,6 +69,7 @@ class Split:
         checked = [(place, spec.name) for place, spec in enumerate(self.rest.inputs) if spec.name in self.indices]
         if run is None and not checked:
             return None
+        axes = _axes(self.rest if self.first is None else self.first)
 
         def ahead(*inputs: Tensor) -> tuple[Tensor, ...]:
             with torch.inference_mode():
@@ -73,16 +77,31 @@ class Split:
                 for place, name in checked:
                     if found[place].numel():
                         least, most = (int(end) for end in found[place].aminmax())
-                        if least not in self.indices[name] or most not in self.indices[name]:
-                            raise IndexError(f"an index from {least} to {most} is out of {self.indices[name]}")
+                        allowed = self.indices[name]
+                        if not isinstance(allowed, range):
+                            sizes = {size: inputs[at].shape[axis] for size, (at, axis) in axes.items()}
+                            allowed = range(*[size_of(end, sizes) for end in allowed])
+                        if least not in allowed or most not in allowed:
+                            raise IndexError(f"an index from {least} to {most} is out of {allowed}")
             return found
 
         return ahead
 
 
+def _axes(graph: Graph) -> dict[str, tuple[int, int]]:
+    """Return where each named dimension is among the inputs: the input's place, and the dimension with the batch."""
+    return {
+        size: (place, axis)
+        for place, spec in enumerate(graph.inputs)
+        for axis, size in enumerate(spec.sizes, 1)
+        if size in graph.largest
+        if isinstance(size, str)
+    }
+
+
 def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
     """Return the graph in two. An input that nothing reads is not passed on: OpenVINO would not know it."""
-    types, cheap = graph.types(), batch_only(graph)
+    types, cheap = graph.types(), size_only(graph)
     whole = {spec.name for spec in graph.inputs if whole_range(spec.dtype) is not None}
     ahead: list[Node] = []
     for node in graph.nodes:
@@ -96,48 +115,58 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
         elif node.op == LOOKUP and isinstance(node.args[0], Weight):
             continue  # looked up by torch, rows come in new memory, which OpenVINO has to be bound to each time
         ahead.append(node)
-    first, rest = _parts(graph, ahead, cheap)
-    indices, unsure = _indices(rest, weights)
+    first, rest = _parts(graph, [node.name for node in ahead], cheap)
+    indices, unsure = _indices(rest, weights, set(_axes(graph)))
     return Split(None, graph, indices, unsure) if rest.inputs == graph.inputs else Split(first, rest, indices, unsure)
 
 
-def _parts(graph: Graph, ahead: list[Node], cheap: frozenset[str]) -> tuple[Graph, Graph]:
+def _parts(graph: Graph, ahead: Sequence[str], cheap: frozenset[str]) -> tuple[Graph, Graph]:
     """Return the graph of the nodes `ahead`, and that of the others, with what passes between them."""
-    made = {node.name for node in ahead}
-    sizes = [node for node in graph.nodes if node.name in cheap]
-    others = [node for node in graph.nodes if node.name not in made and node.name not in cheap]
-    read = {value for node in others for value in node.values()} | {value for _, value in graph.outputs}
-    passed = [node for node in ahead if node.name in read]
-    kept = [spec for spec in graph.inputs if spec.name in read]
-    if not kept and not passed:  # only the batch size is read
-        kept = [graph.inputs[0]]
-    outputs = (*(spec.name for spec in kept), *(node.name for node in passed))
-    first = Graph(graph.inputs, (*sizes, *ahead), tuple((name, name) for name in outputs))
-    specs = (*kept, *(TensorSpec(node.name, node.type.dtype, node.type.row or ()) for node in passed if node.type))
-    return first.needed(), piece_of(specs, others, sizes, graph.outputs)
+    types = graph.types()
+    others = {node.name: node for node in graph.nodes if node.name not in cheap.union(ahead)}
+    read = {value for node in others.values() for value in node.values()} | {value for _, value in graph.outputs}
+    passed = [graph.spec(name, types[name]) for name in ahead if name in read and name in types]
+    kept = {spec.name for spec in graph.inputs if spec.name in read}
+    for node in piece_of(graph, (*graph.inputs, *passed), others, graph.outputs).nodes:
+        size, there = size_read(node, types), [types[name].shape for name in (*kept, *(one.name for one in passed))]
+        if size is not None and not any(size[0] in shape for shape in there):
+            kept.update(node.values())  # nothing but its size is read
+    specs = (*(spec for spec in graph.inputs if spec.name in kept), *passed)
+    first = piece_of(graph, graph.inputs, ahead, tuple((spec.name, spec.name) for spec in specs))
+    return first.needed(), piece_of(graph, specs, others, graph.outputs)
 
 
-def _indices(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[dict[str, range], str]:
-    """Return the inputs used as indices, with what is in range, and where something else is no sure index or number."""
-    cheap, bounds = batch_only(graph), _Bounds(graph, weights)
+def _indices(graph: Graph, weights: Mapping[str, Tensor], dims: set[str]) -> tuple[dict[str, Within], str]:
+    """Return the inputs used as indices, with what is in range, and where something else is no sure index or number.
+
+    What is in range may follow from the named dimensions `dims`, which the inputs have.
+    """
+    cheap, bounds = size_only(graph), _Bounds(graph, weights)
     inputs = {spec.name: spec for spec in graph.inputs if whole_range(spec.dtype) is not None}
     wide = {name for name, spec in inputs.items() if spec.dtype not in IN_32_BITS}
-    found: dict[str, range] = {}
+    found: dict[str, Within] = {}
     unsure: list[str] = []
     for node in graph.nodes:
         if divides(node):
             unsure.append(f"{node.name!r} divides whole numbers by what may be 0")
         places = dict(bounds.indices_of(node))
         for name, allowed in places.items():
-            if name in inputs and allowed is not None:
-                other = found.get(name, allowed)
-                found[name] = range(max(other.start, allowed.start), min(other.stop, allowed.stop))
+            both = None if allowed is None or name not in inputs else _both(found.get(name, allowed), allowed, dims)
+            if both is not None:
+                found[name] = both
             elif name not in cheap and not bounds.are_within(name, allowed):
                 unsure.append(f"{node.name!r} takes an index that is computed from floating-point numbers")
         for name in node.values():
             if name in wide and name not in places and node.name not in cheap:
                 unsure.append(f"{name!r} has whole numbers beyond 32 bits, and floating-point ones meet them")
     return found, "".join(unsure[:1])
+
+
+def _both(one: Within, other: Within, dims: set[str]) -> Within | None:
+    """Return what is within both; None where that is not known."""
+    if isinstance(one, range) and isinstance(other, range):
+        return range(max(one.start, other.start), min(one.stop, other.stop))
+    return one if one == other and one[1] in dims else None
 
 
 def divides(node: Node) -> bool:
@@ -157,7 +186,7 @@ class _Bounds:
     def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
         self._types, self._weights = graph.types(), weights
         self._masks = {name for name, kind in self._types.items() if kind.dtype == "bool"}
-        self._known: dict[str, range] = {}
+        self._known: dict[str, Within] = {}
         nodes = {node.name: node for node in graph.nodes}
         for node in graph.nodes:
             name, args, size = _name(node), node.args, None
@@ -175,16 +204,18 @@ class _Bounds:
                 dimension = ordered.args[at] if len(ordered.args) > at else dict(ordered.kwargs).get("dim", -1)
                 size = self._size(ordered.args[0], dimension)
             if size is not None:
-                self._known[node.name] = range(size)
+                self._known[node.name] = _up_to(size)
 
-    def are_within(self, name: str, allowed: range | None) -> bool:
+    def are_within(self, name: str, allowed: Within | None) -> bool:
         """Return whether a value is sure to keep within these numbers."""
         known = self._known.get(name)
         if known is None or allowed is None:
             return False
-        return known.start >= allowed.start and known.stop <= allowed.stop
+        if isinstance(known, range) and isinstance(allowed, range):
+            return known.start >= allowed.start and known.stop <= allowed.stop
+        return known[0] == 0 and known[1:] == allowed[1:]  # 0 is within all that end with such a size
 
-    def indices_of(self, node: Node) -> Iterator[tuple[str, range | None]]:
+    def indices_of(self, node: Node) -> Iterator[tuple[str, Within | None]]:
         """Yield the values that a node takes for indices, and which ones find something; None if that is not known."""
         name, args = _name(node), node.args
         indices: list[tuple[Argument, Argument, bool]] = []
@@ -197,11 +228,11 @@ class _Bounds:
         for index, dimension, negative in indices:
             if isinstance(index, Value) and index.name not in self._masks:  # a mask finds what it is as large as
                 size = self._size(args[0], dimension)
-                yield index.name, None if size is None else range(-size if negative else 0, size)
+                yield index.name, None if size is None else _up_to(size, negative=negative)
 
-    def _size(self, argument: Argument, dimension: Argument) -> int | None:
-        """Return a size of a value or weight; None if it is not known, as where it grows with the batch."""
-        shape: tuple[int | None, ...] = ()
+    def _size(self, argument: Argument, dimension: Argument) -> Size | None:
+        """Return a size of a value or weight; None if it is not known, as where it differs from call to call."""
+        shape: tuple[Size | None, ...] = ()
         if isinstance(argument, Value) and argument.name in self._types:
             shape = self._types[argument.name].shape
         elif isinstance(argument, Weight):
@@ -209,7 +240,14 @@ class _Bounds:
         if not isinstance(dimension, int) or not -len(shape) <= dimension < len(shape):
             return None
         size = shape[dimension]
-        return size if size is not None and size >= 0 else None
+        return None if size == -1 else size
+
+
+def _up_to(size: Size, *, negative: bool = False) -> Within:
+    """Return the numbers below a size, from minus that on if `negative` ones are counted from the end."""
+    if isinstance(size, int):
+        return range(-size if negative else 0, size)
+    return (f"-({size})" if negative else 0, size)
 
 
 Raises = Callable[[Mapping[str, int]], bool]

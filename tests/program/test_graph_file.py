@@ -9,6 +9,7 @@ from latebind.program.eager import in_eager, rebuild
 from latebind.program.graph import Constant, Graph, Node, Value, graph_from_json, graph_to_json
 from latebind.program.operators import resolve
 
+WORDS = [{"name": "L", "least": 1, "most": 8, "step": 1}]  # a named dimension
 GOOD: dict[str, Any] = {
     "format": 1,
     "inputs": [{"name": "x", "dtype": "float32", "shape": [4]}],
@@ -26,13 +27,26 @@ GOOD: dict[str, Any] = {
 
 def written(**changes: Any) -> bytes:
     """The small valid graph with some fields replaced; `op` and `args` replace those of its node."""
-    node = GOOD["nodes"][0] | {key: changes.pop(key) for key in ("op", "args", "name", "kwargs") if key in changes}
+    node = GOOD["nodes"][0] | {
+        key: changes.pop(key) for key in ("op", "args", "name", "kwargs", "type") if key in changes
+    }
     return msgspec.json.encode(GOOD | {"nodes": [node]} | changes)
 
 
 def test_the_small_graph_that_the_hostile_ones_are_made_from_is_valid() -> None:
     graph = graph_from_json(written())
     assert torch.equal(in_eager(graph, {})(torch.tensor([[-1.0, 2, -3, 4]]))[0], torch.tensor([[0.0, 2, 0, 4]]))
+
+
+def test_sizes_in_terms_of_named_dimensions_survive() -> None:
+    taken = [{"name": "x", "dtype": "float32", "shape": ["L", 2]}]
+    graph = graph_from_json(
+        written(dims=WORDS, inputs=taken, type={"dtype": "float32", "shape": [None, "(L + 1) // 2", 2]})
+    )
+    assert graph_from_json(graph_to_json(graph)) == graph
+    (x,), (y,) = graph.inputs, graph.output_specs()
+    assert (x.sizes, x.shape, y.sizes, y.shape) == (("L", 2), (8, 2), ("(L + 1) // 2", 2), (4, 2))
+    assert [y.shape_of({"L": size}) for size in (1, 2, 3)] == [(1, 2), (1, 2), (2, 2)]
 
 
 def test_infinities_and_torch_constants_survive() -> None:
@@ -113,6 +127,15 @@ def test_every_operator_that_resolves_is_a_pure_aten_operator() -> None:
         (written(args=[{"memory_format": "load"}]), "unknown constant"),
         (written(args=[{"call": "os.system"}]), "unknown constant"),
         (written(args=[[[[[[1]]]]]]), "no known form"),
+        (written(dims=[WORDS[0] | {"most": 0}]), "make no sense"),
+        (written(dims=WORDS * 2), "make no sense"),
+        (written(dims=WORDS, inputs=[{"name": "x", "dtype": "float32", "shape": ["2*L"]}]), r"shape \['2\*L'\]"),
+        (written(dims=WORDS, inputs=[{"name": "x", "dtype": "float32", "shape": ["M"]}]), r"shape \['M'\]"),
+        (written(dims=WORDS, type={"dtype": "float32", "shape": [None, "M + 1"]}), "not supported"),
+        (written(dims=WORDS, type={"dtype": "float32", "shape": [None, "L - 2"]}), "not supported"),
+        (written(dims=WORDS, type={"dtype": "float32", "shape": [None, "L ** 2"]}), "not supported"),
+        (written(dims=WORDS, type={"dtype": "float32", "shape": [None, "L // 0"]}), "not supported"),
+        (written(dims=WORDS, type={"dtype": "float32", "shape": [None, "(" * 5000 + ")" * 5000]}), "not supported"),
         (written(name="x"), "twice"),
         (written(name="a\nimport os"), "not a valid name"),
     ],

@@ -1,0 +1,122 @@
+"""Rows of any size that a model takes: inputs in terms of named dimensions, which sizes to try, and rows of these."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from latebind.domain.errors import ConfigError
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.sizes import MOST_DIMS, Dim, Size, make_sense
+from latebind.program.graph import Graph
+
+Rows = tuple[Tensor, ...]
+Sizes = Mapping[str, int]  # of the named dimensions
+
+
+def check_dims(dims: Sequence[Dim]) -> None:
+    """Raise `ConfigError` for named dimensions that make no sense."""
+    if not make_sense(dims):
+        said = ", ".join(f"{dim.name}={dim.least}..{dim.most}:{dim.step}" for dim in dims)
+        raise ConfigError(
+            f"the dimensions {said} make no sense: give at most {MOST_DIMS}, each name once, as L=1..512, or as "
+            "H=32..1024:32 with both ends multiples of the step"
+        )
+    for dim in dims:
+        if dim.least == dim.most:
+            raise ConfigError(f"the dimension {dim.name} has the size {dim.least} only: write that in its place")
+
+
+def input_specs(
+    given: Mapping[str, tuple[str, Sequence[int]]],
+    dims: Sequence[Dim] = (),
+    sizes: Mapping[str, Sequence[Size]] | None = None,
+) -> tuple[TensorSpec, ...]:
+    """Return inputs with these dtypes and shapes of example rows, of which `sizes` say some in terms of `dims`.
+
+    Raises `ConfigError` for sizes that are not those of the examples, or have names that are none of the dimensions.
+    """
+    sizes, largest = sizes or {}, {dim.name: dim.most for dim in dims}
+    check_dims(dims)
+    found = []
+    for name in sizes.keys() - given.keys():
+        raise ConfigError(f"sizes are given for {name!r}, and the inputs are {', '.join(given)}")
+    for name, (dtype, shape) in given.items():
+        own = tuple(sizes.get(name, shape))
+        for size in own:
+            if isinstance(size, str) and size not in largest:
+                raise ConfigError(f"{name!r} has the size {size!r}: give a number or one of {', '.join(largest)}")
+        whole = tuple(largest[size] if isinstance(size, str) else size for size in own)
+        found.append(TensorSpec(name, dtype, whole, sizes=() if whole == own else own))
+    named = {size for spec in found for size in spec.sizes}
+    for dim in dims:
+        if dim.name not in named:
+            raise ConfigError(f"no input has the dimension {dim.name}: name it in the sizes of one")
+    sizes_of(found, dims, {name: shape for name, (_, shape) in given.items()})
+    return tuple(found)
+
+
+def sizes_of(specs: Sequence[TensorSpec], dims: Sequence[Dim], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return the sizes of the named dimensions in rows of these shapes; raises `ConfigError` for shapes of no row."""
+    try:
+        return ModelSpec("", "1", tuple(specs), (), 1, 1, dims=tuple(dims)).dims_of(shapes)
+    except ValueError as error:
+        raise ConfigError(f"the examples do not fit: {error}") from None
+
+
+def own_sizes(graph: Graph, rows: Rows) -> dict[str, int]:
+    """Return the sizes of the named dimensions in rows of a graph; or raise `ConfigError`."""
+    shapes = {spec.name: tensor.shape[1:] for spec, tensor in zip(graph.inputs, rows, strict=True)}
+    return sizes_of(graph.inputs, graph.dims, shapes)
+
+
+def at_size(specs: Sequence[TensorSpec], sizes: Sizes) -> tuple[TensorSpec, ...]:
+    """Return these tensors with the fixed shapes that they have where the named dimensions have these sizes."""
+    return tuple(replace(spec, shape=spec.shape_of(sizes), sizes=()) for spec in specs)
+
+
+def resized(rows: Rows, specs: Sequence[TensorSpec], sizes: Sizes) -> Rows:
+    """Return the rows with these sizes of the named dimensions: cut off, or repeated as often as needed."""
+    found = []
+    for tensor, spec in zip(rows, specs, strict=True):
+        made = tensor
+        for axis, size in enumerate(spec.sizes, start=1):
+            if isinstance(size, str) and sizes[size] != made.shape[axis]:
+                made = made.index_select(axis, torch.arange(sizes[size]) % made.shape[axis])
+        found.append(made)
+    return tuple(found)
+
+
+def distinct(dims: Sequence[Dim], own: Sizes, taken: int) -> dict[str, int]:
+    """Return sizes in which no two dimensions are alike, nor like the `taken` size or 1; `own` ones where they can be.
+
+    An export takes sizes that are equal, or 1, for a reason.
+    """
+    found: dict[str, int] = {}
+    for dim in dims:
+        options = [own[dim.name], *range(max(dim.least, dim.step), dim.most + 1, dim.step)[:64]]
+        unlike = (size for size in options if size > 1 and size != taken and size not in found.values())
+        found[dim.name] = next(unlike, own[dim.name])
+    return found
+
+
+def tried_sizes(dims: Sequence[Dim], count: int, *, seed: int = 0) -> Iterator[dict[str, int]]:
+    """Yield sizes over the whole range, at least both ends: first those and what is next to them, then drawn ones.
+
+    Sizes are drawn evenly by their logarithm, as what people send is short more often than long.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    ends = [(dim.least, dim.most) for dim in dims]
+    yield {dim.name: dim.most for dim in dims}
+    yield {dim.name: dim.least for dim in dims}
+    if len(dims) > 1:
+        yield {dim.name: end[place % 2] for place, (dim, end) in enumerate(zip(dims, ends, strict=True))}
+    yield {dim.name: min(dim.least + dim.step, dim.most) for dim in dims}
+    yield {dim.name: max(dim.most - dim.step, dim.least) for dim in dims}
+    for _ in range(count):
+        drawn = torch.rand(len(dims), generator=generator, dtype=torch.float64).tolist()
+        yield {
+            dim.name: dim.near(dim.least * (dim.most / dim.least) ** share)
+            for dim, share in zip(dims, drawn, strict=True)
+        }

@@ -1,0 +1,140 @@
+"""Whether rows of different sizes may share a batch, filled up to the longest: found by trying it, never believed.
+
+A mask that says where a row ends must be there and be obeyed by all that looks at more than one position. Rows join a
+batch at its start and at each boundary between stages, as when served, and each must be answered as by itself.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from latebind.domain.model import TensorSpec
+from latebind.program.backends import StageFunction
+from latebind.program.cut import Carry
+from latebind.program.eager import in_eager
+from latebind.program.graph import Graph
+from latebind.program.lengths import Rows, at_size, resized, tried_sizes
+from latebind.program.trials import within
+
+BATCHES, TOGETHER = 6, 5  # batches that are tried, and rows in each
+
+
+def filled_up(parts: Sequence[Tensor], shape: Sequence[int], number: float = 0) -> Tensor:
+    """Return rows `(1, ...)` of different sizes as a batch `(N, *shape)`: cut off, or filled up with a number."""
+    made = parts[0].new_full((len(parts), *shape), number)
+    for place, part in zip(made, parts, strict=True):
+        both = tuple(slice(0, min(size, own)) for size, own in zip(shape, part.shape[1:], strict=True))
+        place[both] = part[0][both]
+    return made
+
+
+def turned(graph: Graph, weights: Mapping[str, Tensor], carries: Sequence[Carry]) -> tuple[Carry, ...]:
+    """Return the carries with what each must turn, so that a place behind a row's end is 0 and read as such a place."""
+    types, names = graph.types(), sorted({name for carry in carries for name in carry.carried})
+    masks = [name for name in names if types[name].dtype == "bool"]
+    if not graph.dims or not masks:
+        return tuple(carries)
+    inside = replace(graph, outputs=tuple((name, name) for name in masks)).needed()
+    sizes = {dim.name: dim.least for dim in graph.dims}
+    padding = [
+        torch.full((1, *spec.shape), spec.padding or 0, dtype=getattr(torch, spec.dtype))
+        for spec in at_size(graph.inputs, sizes)
+    ]
+    found = dict(zip(masks, in_eager(inside, weights)(*padding), strict=True))
+    true = {name for name, mask in found.items() if bool(mask.all())}
+    return tuple(replace(carry, turned=tuple(name for name in carry.carried if name in true)) for carry in carries)
+
+
+def may_share(
+    run: Callable[..., Rows],
+    stages: Sequence[StageFunction],
+    graphs: Sequence[Graph],
+    specs: Sequence[TensorSpec],
+    real: Rows,
+    differ: Callable[[Rows, Rows, Rows], Tensor],
+) -> bool:
+    """Return whether rows of different sizes are answered alike together and by itself.
+
+    `run` is the module, `stages` a chain of the `graphs`, `specs` are its inputs with their limits and `real` rows of
+    examples. `differ` says of which rows (found, rows, expected) an answer is another one.
+    """
+    dims = graphs[0].dims
+    if len(dims) != 1:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    sizes = list(tried_sizes(dims, BATCHES * TOGETHER, seed=1))
+    for batch in range(BATCHES):
+        lengths = [sizes[(batch + place * BATCHES) % len(sizes)] for place in range(TOGETHER)]
+        rows = [_row(real, specs, each, generator, drawn=bool(place % 2)) for place, each in enumerate(lengths)]
+        joins = torch.randint(0, len(stages), (TOGETHER,), generator=generator).tolist() if batch else [0] * TOGETHER
+        leaving = max(range(TOGETHER), key=lambda place: max(lengths[place].values())) if batch % 2 else -1
+        found = together(stages, graphs, specs, rows, joins, leaving=leaving)
+        for place, (row, answer) in enumerate(zip(rows, found, strict=True)):
+            if place != leaving and differ(answer, row, tuple(run(*row))).any():
+                return False
+    return True
+
+
+def _row(
+    real: Rows, specs: Sequence[TensorSpec], sizes: dict[str, int], generator: torch.Generator, *, drawn: bool
+) -> Rows:
+    """Return one row of this size: an example's, with other words of the vocabulary and other numbers if `drawn`.
+
+    What has no vocabulary, as a mask, is always an example's: the module need not obey what no client sends.
+    """
+    place = int(torch.randint(0, len(real[0]), (1,), generator=generator))
+    row = resized(tuple(tensor[place : place + 1] for tensor in real), specs, sizes)
+    made = []
+    for tensor, spec in zip(row, at_size(specs, sizes), strict=True):
+        if drawn and spec.limit is not None:
+            least, most = within(spec)
+            made.append(torch.randint(least, most + 1, tensor.shape, generator=generator).to(tensor.dtype))
+        elif drawn and tensor.is_floating_point():
+            made.append(tensor + torch.randn(tensor.shape, generator=generator).to(tensor.dtype))
+        else:
+            made.append(tensor)
+    return tuple(made)
+
+
+@torch.inference_mode()
+def together(
+    stages: Sequence[StageFunction],
+    graphs: Sequence[Graph],
+    specs: Sequence[TensorSpec],
+    rows: Sequence[Rows],
+    joins: Sequence[int],
+    *,
+    leaving: int = -1,
+) -> list[Rows]:
+    """Return the answers to rows of which each joins the others before stage `joins[i]`, cut to their own sizes.
+
+    There is one named dimension. The row `leaving` has no answer: it leaves the others before the last stage.
+    """
+    (dim,) = graphs[0].dims
+    axis = next((place, spec.sizes.index(dim.name) + 1) for place, spec in enumerate(specs) if dim.name in spec.sizes)
+    lengths = [row[axis[0]].shape[axis[1]] for row in rows]
+    order: list[int] = []
+    passed: Rows = ()
+    for number, (stage, graph) in enumerate(zip(stages, graphs, strict=True)):
+        new = [place for place, join in enumerate(joins) if join == number]
+        alone = [rows[place] for place in new]
+        for before in stages[:number]:
+            alone = [tuple(tensor.clone() for tensor in before(*row)) for row in alone]
+        left = leaving if number + 1 == len(stages) > 1 else -1
+        there = [tuple(tensor[[at]] for tensor in passed) for at, place in enumerate(order) if place != left]
+        order = [place for place in (*order, *new) if place != left or place in new]
+        if not order:
+            continue
+        longest = {dim.name: max(lengths[place] for place in order)}
+        passed = tuple(
+            filled_up([row[place] for row in (*there, *alone)], spec.shape_of(longest), spec.padding or 0)
+            for place, spec in enumerate(specs if number == 0 else graph.inputs)
+        )
+        passed = tuple(tensor.clone() for tensor in stage(*passed))
+    found: list[Rows] = [()] * len(rows)
+    for place, row in enumerate(order):
+        own = at_size(graphs[-1].output_specs(), {dim.name: lengths[row]})
+        found[row] = tuple(filled_up([tensor[[place]]], spec.shape) for tensor, spec in zip(passed, own, strict=True))
+    return found

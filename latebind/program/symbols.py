@@ -1,0 +1,167 @@
+"""Sizes as `torch.export` knows them, by symbols: what it is told of named dimensions, and how it says sizes."""
+
+import ast
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from traceback import FrameSummary, StackSummary, walk_stack
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
+from torch._dynamo.exc import UserError
+from torch.export import Dim as TorchDim
+from torch.export import ExportedProgram
+from torch.fx import Node as FxNode
+
+from latebind.domain.sizes import Dim
+
+Foreign = Any  # an object of torch, of any type
+MOST_TRIED = 1024  # sizes, or pairs of such, for which what torch cannot prove is evaluated
+
+
+def torch_dim(dim: Dim) -> Foreign:
+    """Return a named dimension as torch takes it: a number of steps, times their size."""
+    if dim.step == 1:
+        return TorchDim(dim.name, min=dim.least, max=dim.most)
+    return dim.step * TorchDim(f"{dim.name}_steps", min=dim.least // dim.step, max=dim.most // dim.step)
+
+
+def export_for_all_sizes(module: nn.Module, rows: tuple[Tensor, ...], shapes: Foreign) -> ExportedProgram:
+    """Return the module exported by `torch.export`, for all sizes that `shapes` allow.
+
+    Torch refuses what it cannot prove to hold for all of them, as that 1 % (T // 10 - 1) is not 0 from 40 on. So what
+    it would prove is evaluated; raises what torch raises where it does not hold.
+    """
+    try:
+        return torch.export.export(module, rows, dynamic_shapes=shapes)
+    except UserError as error:
+        if "Not all values of" not in str(error) or "specialized" in str(error):
+            raise
+        program = torch.export.export(
+            module, rows, dynamic_shapes=shapes, prefer_deferred_runtime_asserts_over_guards=True
+        )
+        if not all(_holds(claim, program.range_constraints) for claim in _claims(program)):
+            raise
+        return program
+
+
+def _claims(program: ExportedProgram) -> Iterator[Foreign]:
+    """Yield what an exported program checks of sizes."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten._assert_scalar.default:
+            value = node.args[0].meta["val"] if isinstance(node.args[0], FxNode) else node.args[0]
+            if isinstance(value, torch.SymBool):
+                yield value.node.expr
+
+
+def _holds(claim: Foreign, ranges: Mapping[Foreign, Foreign]) -> bool:
+    """Return whether something holds for all sizes, or for those of many that are tried.
+
+    As torch does, it leaves 1 to whoever compares answers: there, what is asked of sizes may be otherwise without harm.
+    """
+    symbols = sorted(claim.free_symbols, key=str)
+    most = int(MOST_TRIED ** (1 / max(len(symbols), 1)))
+    tried = []
+    for symbol in symbols:
+        least, last = max(int(ranges[symbol].lower), 2), int(ranges[symbol].upper)
+        step = max(1, (last - least) // most)
+        tried.append(sorted({*range(least, last + 1, step), *range(least, min(last, least + most)), last}))
+    return all(bool(claim.subs(dict(zip(symbols, sizes, strict=True)))) for sizes in product(*tried))
+
+
+class Fixing:
+    """Notes where the module is when torch first takes a size for a number, or else last takes some sizes for all.
+
+    Torch says that it did only when the export is at its end, but logs each such step as it takes it, to nobody while
+    logging is off.
+    """
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+        self._fixed: Sequence[FrameSummary] = ()
+        self._narrowed: Sequence[FrameSummary] = ()
+
+    @property
+    def frames(self) -> Sequence[FrameSummary]:
+        """The calls that led there, the last one innermost; empty if torch did nothing like that."""
+        return self._fixed or self._narrowed
+
+    def _note(self, message: object, *_: object, **__: object) -> None:
+        text = str(message)
+        if text.startswith("set_replacement") and not self._fixed:
+            self._fixed = _stack()
+        elif text.startswith("_update_var_to_range") and text.endswith("(update)"):
+            self._narrowed = _stack()
+
+    def __enter__(self) -> None:
+        self._log.info = self._log.debug = self._note  # type: ignore[assignment,method-assign]
+
+    def __exit__(self, *_: object) -> None:
+        del self._log.info, self._log.debug
+
+
+def _stack() -> Sequence[FrameSummary]:
+    return StackSummary.extract(walk_stack(None), lookup_lines=False)[::-1]
+
+
+def written(size: Foreign, steps: Mapping[Foreign, Dim]) -> str | None:
+    """Return a size of torch's as `domain.sizes` reads it; None where it is not one in terms of named dimensions.
+
+    `steps` are the symbols that count the steps of each.
+    """
+    try:
+        return ast.unparse(ast.parse(_text(size, steps)))
+    except ValueError:
+        return None
+
+
+def _text(size: Foreign, steps: Mapping[Foreign, Dim]) -> str:
+    """Return a size of torch's as `domain.sizes` reads it; raises `ValueError` where that is not possible."""
+    if size.is_Integer:
+        return str(int(size))
+    factor, rest = size.as_coeff_Mul()
+    if rest in steps and factor.is_Integer and factor > 0:
+        dim, factor = steps[rest], int(factor)
+        if factor % dim.step == 0:
+            return dim.name if factor == dim.step else f"({factor // dim.step} * {dim.name})"
+        return f"({factor} * ({dim.name} // {dim.step}))"
+    kind, parts = size.func.__name__, [_text(part, steps) for part in size.args]
+    if kind in {"Max", "Min"}:
+        return f"{kind}({', '.join(parts)})"
+    joined = {"Add": " + ", "Mul": " * ", "FloorDiv": " // ", "CleanDiv": " // ", "Mod": " % ", "PythonMod": " % "}
+    if kind not in joined or not parts:
+        raise ValueError(f"{size} is no size in terms of the named dimensions")
+    return f"({joined[kind].join(parts)})"
+
+
+@contextmanager
+def layers_of_any_length() -> Iterator[None]:
+    """Let torch know what LSTM and GRU layers return, for which it would otherwise take their steps one by one.
+
+    A number of steps that differs it would take for the one of the examples. They stay whole in a graph.
+    """
+    layers = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
+    kernels, decompositions = [dict(op.py_kernels) for op in layers], [decomposition_table[op] for op in layers]
+    try:
+        for op in layers:
+            op.py_kernels.update(dict.fromkeys((DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd), _layers))
+            decomposition_table[op] = _layers
+            op._dispatch_cache.clear()
+        yield
+    finally:
+        for op, kernel, decomposition in zip(layers, kernels, decompositions, strict=True):
+            op.py_kernels.update(kernel)
+            decomposition_table[op] = decomposition
+            op._dispatch_cache.clear()
+
+
+def _layers(rows: Tensor, states: Foreign, *given: Foreign) -> tuple[Tensor, ...]:
+    """Return tensors like the outputs of all steps and the last states; `given` are the arguments of the operators."""
+    both = given[5]
+    several = list(states) if isinstance(states, list | tuple) else [states]
+    outputs = rows.new_empty(*rows.shape[:2], several[0].shape[-1] * (2 if both else 1))
+    return (outputs, *(state.new_empty(state.shape) for state in several))

@@ -1,0 +1,205 @@
+"""Models whose rows differ in size: export, stages, verification over the range, and whether rows share a batch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.errors import ConfigError, ExportError
+from latebind.domain.sizes import Dim, Size
+from latebind.program.backends import exact_backends
+from latebind.program.build import BuildReport, build_program
+from latebind.program.export import run_module
+from latebind.program.lengths import resized, tried_sizes
+from latebind.program.load import load_program
+from latebind.program.program import Program
+from latebind.program.verify import relative_error
+from latebind.repository.directory import ModelDirectory
+from tests.program.modules import Reader
+
+L = Dim("L", 1, 24)
+Sized = Mapping[str, Sequence[Size]]
+WORDS: Sized = {"words": ["L"], "counts": ["L"]}
+
+
+def sentences(rows: int, length: int) -> dict[str, Tensor]:
+    counts = torch.ones(rows, length, dtype=torch.int64)
+    counts[0, length // 2 + 1 :] = 0
+    return {"words": torch.randint(0, 20, (rows, length)), "counts": counts}
+
+
+class Tagger(nn.Module):
+    """Tags each word by itself and those around it; reads words in one direction or in both."""
+
+    def __init__(self, *, both: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(20, 8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True, bidirectional=both)
+        self.head = nn.Linear(16 if both else 8, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Map `(B, L) int64` to `(B, L, 5) float32`."""
+        out: Tensor = self.head(self.lstm(self.words(words))[0])
+        return out
+
+
+class Unmasked(nn.Module):
+    """Takes the mean over all words, whether padding or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = self.head(self.words(words).mean(1))
+        return out
+
+
+class Unet(nn.Module):
+    """Halves an image twice and doubles it again, beside what it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.ModuleList([nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 8, 3, padding=1)])
+        self.up = nn.ModuleList([nn.ConvTranspose2d(8, 4, 2, 2), nn.ConvTranspose2d(8, 2, 2, 2)])
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Map `(B, 2, H, W) float32` to the same."""
+        wide = torch.relu(self.down[0](image))
+        half = nn.functional.max_pool2d(wide, 2)
+        quarter = nn.functional.max_pool2d(torch.relu(self.down[1](half)), 2)
+        again = torch.cat([self.up[0](quarter), half], 1)
+        out: Tensor = self.up[1](again)
+        return out
+
+
+class Speech(nn.Module):
+    """Convolutions with strides over time, of which a score is the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv1d(1, 8, 10, 5), nn.GELU(), nn.Conv1d(8, 8, 3, 2), nn.GELU())
+        self.attend = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, sound: Tensor) -> Tensor:
+        frames = self.layers(sound[:, None]).transpose(1, 2)
+        out: Tensor = self.head(self.attend(frames).mean(1))
+        return out
+
+
+def words(rows: int) -> dict[str, Tensor]:
+    return {"words": torch.randint(0, 20, (rows, 7))}
+
+
+# What makes a module and rows of it, its dimensions and sizes, and whether rows of several sizes share a batch.
+Kind = tuple[Callable[[], nn.Module], Callable[[int], dict[str, Tensor]], Sequence[Dim], Sized, bool]
+MODELS: Mapping[str, Kind] = {
+    "reader": (Reader, lambda rows: sentences(rows, 7), [L], WORDS, True),
+    "tagger": (Tagger, words, [L], {"words": ["L"]}, True),
+    "tagger of both directions": (partial(Tagger, both=True), words, [L], {"words": ["L"]}, False),
+    "unmasked": (Unmasked, words, [L], {"words": ["L"]}, False),
+    "unet": (
+        Unet,
+        lambda rows: {"image": torch.randn(rows, 2, 8, 12)},
+        [Dim("H", 4, 32, 4), Dim("W", 4, 32, 4)],
+        {"image": [2, "H", "W"]},
+        False,
+    ),
+    "speech": (Speech, lambda rows: {"sound": torch.randn(rows, 80)}, [Dim("T", 40, 400)], {"sound": ["T"]}, False),
+}
+
+
+def compare(module: nn.Module, program: Program, examples: Mapping[str, Tensor], count: int) -> None:
+    """Compare a program with its module at sizes over the whole range, for one row and for several."""
+    for sizes in tried_sizes(program.spec.dims, count, seed=7):
+        rows = resized(tuple(examples.values()), program.spec.inputs, sizes)
+        for some in (tuple(tensor[:1] for tensor in rows), rows):
+            with torch.inference_mode():
+                found = program.run(*some)
+            expected = run_module(module, dict(zip(examples, some, strict=True)))
+            assert relative_error(found, expected) < 1e-5, sizes
+            shapes = [tuple(tensor.shape[1:]) for tensor in found]
+            assert shapes == [spec.shape_of(sizes) for spec in program.spec.outputs]
+
+
+def build(
+    module: nn.Module, examples: Mapping[str, Tensor], directory: Path, dims: Sequence[Dim], sizes: Sized, backend: str
+) -> BuildReport:
+    return build_program(
+        module.eval(),
+        examples,
+        directory=directory,
+        name="model",
+        dims=dims,
+        sizes=sizes,
+        backends=[backend],
+        min_stage_seconds=0.0,
+        max_overhead=None,
+        max_batch=4,
+    )
+
+
+@pytest.mark.parametrize("backend", [name for name in exact_backends() if name != "compile"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_stages_answer_as_the_module_does_at_any_size(tmp_path: Path, kind: str, backend: str) -> None:
+    make, rows, dims, sizes, pads = MODELS[kind]
+    module, examples = make(), rows(3)
+    report = build(module, examples, tmp_path, dims, sizes, backend)
+    program = load_program(ModelDirectory.open(tmp_path))
+    assert (program.spec.dims, program.spec.pads) == (tuple(dims), pads)
+    assert report.cut_points > 0
+    compare(module, program, examples, 4)
+
+
+class Positions(nn.Module):
+    """Has a position for each of so many words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.positions = nn.Parameter(torch.zeros(1, 7, 8))
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = (self.words(words) + self.positions).mean(1)  # it has 7 words
+        return out
+
+
+class FirstWords(nn.Module):
+    """Takes texts of more than four words."""
+
+    def forward(self, words: Tensor) -> Tensor:
+        if words.shape[1] > 4:
+            return words[:, :4].float()
+        return words.float().sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("module", "dims", "sizes", "says"),
+    [
+        (Positions(), [L], {"words": ["L"]}, r"test_lengths.py, line \d+: .* # it has 7 words.*fixes a size"),
+        (
+            FirstWords(),
+            [L],
+            {"words": ["L"]},
+            r"test_lengths.py, line \d+: if words.shape\[1\] > 4.*5 <= L and L <= 24",
+        ),
+        (Unmasked(), [L, Dim("K", 1, 3)], {"words": ["L"]}, "no input has the dimension K"),
+        (Unmasked(), [L], {"words": ["M"]}, "give a number or one of L"),
+        (Unmasked(), [L], {"word": ["L"]}, "the inputs are words"),
+        (Unmasked(), [Dim("L", 8, 24)], {"words": ["L"]}, "L=7: it must be 8 to 24"),
+        (Unmasked(), [Dim("L", 0, 24)], {"words": ["L"]}, "L=0..24:1 make no sense"),
+        (Unmasked(), [Dim("L", 7, 7)], {"words": ["L"]}, "write that in its place"),
+    ],
+)
+def test_what_cannot_be_served_at_any_size_is_refused_with_the_line_or_the_range(
+    module: nn.Module, dims: Sequence[Dim], sizes: Sized, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises((ExportError, ConfigError), match=says):
+        build(module, words(3), tmp_path, dims, sizes, "eager")
+    assert not list(tmp_path.iterdir())

@@ -27,6 +27,7 @@ from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, check_task, doubt
 from latebind.program.backends import exact_backends
 from latebind.program.build import Progress, build_program, ignore_progress
+from latebind.program.declared import NOTHING, ONE_SIZE, Dynamic, from_export
 from latebind.program.device import HOST, find_device
 from latebind.program.export import export, made_of_another
 from latebind.program.graph import graph_to_json
@@ -35,7 +36,7 @@ from latebind.sequence.export import is_sequence
 from latebind.server.listening import check_addresses
 
 PORT = 8000
-OF_A_BUILD = ("name", "samples", "task", "fidelity", "max_batch", "outputs")  # options of `build_once`
+OF_A_BUILD = ("name", "samples", "task", "fidelity", "max_batch", "outputs", "dims")  # options of `build_once`
 
 Inputs = Tensor | Mapping[str, Tensor] | Sequence[Tensor]
 Rows = Inputs | Samples | tuple[Samples, Samples]
@@ -50,8 +51,9 @@ class Options(TypedDict, total=False):
     to calibrate on, other rows are split in halves. `task` "classify" declares a classifier: the class of the largest
     output is the answer. It need not be declared where samples have labels or the module ends in a softmax. `deadline`
     is the seconds of requests that name none (1). Of the `backends` the fastest is used. `max_batch` is 16 by default.
-    If the module returns a dictionary, `outputs` names those to serve. `arguments` are further arguments of `latebind
-    serve`.
+    If the module returns a dictionary, `outputs` names those to serve. `dims` say what varies from row to row, as
+    `dynamic_shapes` of `torch.export.export` do: `{"ids": {1: Dim("L", 1, 512)}}` (`program.declared.from_export`).
+    `arguments` are further arguments of `latebind serve`.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Options(TypedDict, total=False):
     max_batch: int
     backends: tuple[str, ...]
     outputs: tuple[str, ...]
+    dims: Dynamic
     arguments: tuple[str, ...]
 
 
@@ -160,6 +163,7 @@ def build_once(
     max_batch: int = 16,
     backends: Sequence[str] = (),
     outputs: Sequence[str] = (),
+    dims: Dynamic = (),
     tell: Progress = ignore_progress,
 ) -> str:
     """Make the module the newest version of a model in `folder`, and return the model's name.
@@ -177,10 +181,14 @@ def build_once(
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else example_inputs
     title, parts = name or type(module).__name__.lower(), _halves(samples)
     check_task(task)
+    varying = from_export(inputs, dims) if dims else NOTHING
+    if parts and varying.dims:
+        raise ConfigError(f"samples: {ONE_SIZE}: leave out either samples or dims")
     Promise(fidelity)  # raises for an invalid fidelity before anything is built
     threads = torch.get_num_threads()  # a build sets that of a worker
     try:
-        found = hashlib.sha256(graph_to_json((exported := export(module, inputs, outputs=outputs or None)).graph))
+        exported = export(module, inputs, dims=varying.dims, sizes=varying.sizes, outputs=outputs or None)
+        found = hashlib.sha256(graph_to_json(exported.graph))
         found.update(repr((__version__, (fidelity, task) if parts else None, max_batch, tuple(backends))).encode())
         _add(found, [tensor for item in sorted(exported.weights.items()) for tensor in item])
         for part in parts or ():
@@ -194,6 +202,8 @@ def build_once(
                 directory=Repository(folder).path_for(title, version),
                 name=title,
                 version=version,
+                dims=varying.dims,
+                sizes=varying.sizes,
                 max_batch=max_batch,
                 backends=list(backends) or None,
                 outputs=outputs or None,

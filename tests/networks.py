@@ -35,3 +35,43 @@ class Words(nn.Module):
         """Map `(B, 3) int64` to `(B, 4) float32`."""
         out: Tensor = self.embedding(word).sum(dim=1)
         return out
+
+
+class Tagger(nn.Module):
+    """Two blocks of attention that obey a mask, over texts of any length: scores of each word, and of the text."""
+
+    def __init__(self, width: int = 16, words: int = 50, blocks: int = 2) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(words, width)
+        self.mixing = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(blocks))
+        self.thinking = nn.ModuleList(nn.Linear(width, width) for _ in range(blocks))
+        self.tag, self.topic = nn.Linear(width, 3), nn.Linear(width, 4)
+        self.eval()
+
+    def forward(self, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Map two `(B, L) int64` to `tags` `(B, L, 3)` and `topic` `(B, 4)`, both float32."""
+        read = self.words(ids)
+        hidden = (mask == 0)[:, None, :]
+        for mixing, thinking in zip(self.mixing, self.thinking, strict=True):
+            query, key, value = mixing(read).chunk(3, dim=-1)
+            scores = (query @ key.transpose(1, 2) / query.shape[-1] ** 0.5).masked_fill(hidden, -1e9)
+            read = read + (scores.softmax(-1) @ value).tanh()
+            read = read + thinking(read).tanh()
+        counts = mask[:, :, None].float()
+        return {"tags": self.tag(read), "topic": self.topic((read * counts).sum(1) / counts.sum(1).clamp(min=1.0))}
+
+
+class Judge(nn.Module):
+    """Reads all that a `Tagger` says of a text: whatever is filled up behind it changes the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.verdict = nn.Linear(3, 2)
+        self.eval()
+
+    def forward(self, tags: Tensor) -> Tensor:
+        """Map `(B, L, 3) float32` to `(B, 2) float32`."""
+        out: Tensor = self.verdict(tags.mean(1))
+        return out

@@ -21,6 +21,7 @@ from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.samples import Samples, check_task, doubt
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
+from latebind.program.declared import ONE_SIZE
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 from latebind.sequence.build import build_sequence
@@ -67,7 +68,19 @@ class Made:
     weights: Annotated[Path | None, typer.Option(help="Fill the module from this .safetensors file.")] = None
     inputs: Annotated[
         list[str] | None,
-        typer.Option("--input", help="An input as name=dtype:3x32x32, batch left out; repeat it in their order."),
+        typer.Option(
+            "--input",
+            help="An input as name=dtype:3x32x32, batch left out; repeat it in their order. A size that differs from "
+            "row to row has a name, as in ids=int64:L and image=float32:3xHxW, and a --dim.",
+        ),
+    ] = None
+    dims: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim",
+            help="What a named size may be: L=1..512, or H=32..1024:32 for the multiples of 32; repeat it for each. "
+            "Inputs that name the same one have the same size there.",
+        ),
     ] = None
     outputs: Annotated[
         list[str] | None,
@@ -163,12 +176,17 @@ def build(
     Each network is kept as soon as it is trained: the same build goes on where it was broken off, and one with another
     `--kind` trains only that.
 
+    Where rows differ in size, such as texts, `--dim` says in what: a request is then computed about as long as it is,
+    not as the longest.
+
     A module with `encode` and `step` is a sequence model: each request keeps its own state, and requests share decoder
     steps wherever they are. `--data` then gives rows like those to come, for the lengths of answers to expect.
 
     Examples:
 
     * `latebind build mymodels:resnet --input image=float32:3x224x224`
+    * `latebind build mymodels:guard --input ids=int64:L --input attention_mask=int64:L --dim L=1..512`
+    * `latebind build mymodels:unet --input image=float32:3xHxW --dim H=32..1024:32 --dim W=32..1024:32`
     * `latebind build examples.translation.model:transformer --weights transformer.safetensors --input tokens=int64:40
       --data examples.translation.data:samples --data-option data=multi30k/`
     * `latebind build examples.cifar10.model:resnet56 --weights resnet56.safetensors --input image=float32:3x32x32
@@ -201,7 +219,9 @@ def build(
         check_task(rows.task)
         how |= {"directory": path, "name": title, "version": made.version}
         network = load_module(made.module, made.weights)
-        examples, _ = example_inputs(made.inputs, seed=seed)
+        examples, varying = example_inputs(made.inputs, made.dims or (), seed=seed)
+        if rows.data and varying.dims:
+            raise ConfigError(f"--data {rows.data}: {ONE_SIZE}: leave --data out, or give numbers in place of names")
         if is_sequence(network):
             figures = _sequence(network, examples, made, rows, how)
         else:
@@ -215,7 +235,15 @@ def build(
             with progress(f"building {title}") as tell:
                 data = None if samples is None else samples[0].inputs
                 built = build_program(
-                    network, examples, outputs=made.outputs, data=data, progress=tell, **stages, **how
+                    network,
+                    examples,
+                    dims=varying.dims,
+                    sizes=varying.sizes,
+                    outputs=made.outputs,
+                    data=data,
+                    progress=tell,
+                    **stages,
+                    **how,
                 )
             show_pairs(f"{title} version {made.version}", built.rows())
             figures = {"program": built.rows(), "caches": None, "variants": None, "composition": None}
@@ -231,6 +259,10 @@ def _sequence(
     """Build a sequence model, on rows like those to come if there are any."""
     if made.outputs:
         raise ConfigError(f"--output {made.outputs[0]}: a sequence model has one output, {TOKENS}: leave --output out")
+    if made.dims:
+        raise ConfigError(
+            f"--dim {made.dims[0]}: rows of a sequence model are of any length already: give the longest as a number"
+        )
     tokens = next(iter(examples.values()))
     if rows.data:
         arrays = list(load_rows(rows.data, rows.data_option)[0].values())

@@ -1,7 +1,6 @@
 """Loads modules and data for a build, from `package.module:function` or a file. It runs code; serving never does."""
 
 import importlib
-import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +19,8 @@ from latebind.domain.model import ITEM_BYTES
 from latebind.domain.sizes import Dim, Size
 from latebind.domain.wording import instead
 from latebind.learned.samples import Samples
-from latebind.program.declared import Declared, checked, declared
+from latebind.program.declared import Declared, declared
 from latebind.program.export import made_of_another
-
-RANGE = re.compile(r"([^\W\dx][^\Wx]*)=(\d{1,18})\.\.(\d{1,18})(?::(\d{1,18}))?")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -147,18 +144,19 @@ def example_inputs(
     return made, declared(dims, sizes)
 
 
-def _dims(ranges: Sequence[str]) -> dict[str, Dim]:
-    """Return the dimensions that words such as `L=1..512` and `H=32..1024:32` declare, by name."""
+def _dims(options: Sequence[str]) -> dict[str, Dim]:
+    """Return the dimensions that options such as `L=1..512` and `H=32..1024:32` declare, by name."""
     found: dict[str, Dim] = {}
-    for text in ranges:
-        parts = RANGE.fullmatch(text)
-        if parts is None:
-            how = "write it as L=1..512, or as H=32..1024:32 for the multiples of 32"
-            raise ConfigError(f"--dim {text!r:.140}: {how}; no name has an x, which stands between sizes")
-        name, least, most, step = parts.groups("1")
+    for option in options:
+        name, _, text = option.partition("=")
+        if not name.isidentifier() or "x" in name:  # which stands between sizes
+            raise ConfigError(f"--dim {option!r:.140}: write it as L=1..512, with a name of letters and no x")
         if name in found:
-            raise ConfigError(f"--dim {text!r:.140}: {name} is declared twice")
-        found[name] = checked(Dim(name, int(least), int(most), int(step)), f"--dim {text!r:.140}")
+            raise ConfigError(f"--dim {option!r:.140}: {name} is declared twice")
+        try:
+            found[name] = Dim.read(name, text)
+        except ValueError as error:
+            raise ConfigError(f"--dim {option!r:.140}: {error}") from None
     return found
 
 

@@ -2,10 +2,12 @@
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from math import lcm
+from typing import Final, Self
 
 MOST_SIZE: Final = 1 << 40  # of one dimension
 MOST_LETTERS: Final = 200  # of one size that is written in terms of others
@@ -21,6 +23,7 @@ _OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_RANGE: Final = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})(?::([0-9]{1,18}))?")
 _CALLS: Final[Mapping[str, Callable[..., int]]] = {"Max": max, "Min": min}  # as torch.export writes them
 
 
@@ -47,6 +50,43 @@ class Dim:
             and not self.least % self.step
             and not self.most % self.step
         )
+
+    @classmethod
+    def read(cls, name: str, text: str) -> Self:
+        """Return the dimension of this name whose range is written as 1..512, or as 32..1024:32 in steps of 32.
+
+        Raises `ValueError`, which says what to write, for what is no range or makes no sense.
+        """
+        parts = _RANGE.fullmatch(text)
+        if parts is None:
+            raise ValueError(f"write {name}=1..512, or {name}=32..1024:32 for the multiples of 32")
+        least, most, step = map(int, parts.groups("1"))
+        dim = cls(name, least, most, step)
+        if fault := dim.fault():
+            raise ValueError(fault)
+        return dim
+
+    def fault(self) -> str:
+        """Return why no rows can differ in this dimension, and what to say instead; "" where they can."""
+        if self.makes_sense and self.least < self.most:
+            return ""
+        if self.least < 1 or self.step < 1:
+            return "a row has at least 1 in each dimension, and steps are of 1 or more"
+        if self.most < self.least:
+            return f"the range ends before it begins: from {self.most} to {self.least}?"
+        if self.least == self.most:
+            return f"that is a single size: write {self.least} in the place of {self.name}"
+        least, most = -(-self.least // self.step) * self.step, self.most // self.step * self.step
+        if (least, most) != (self.least, self.most):
+            could = f": from {least} to {most}?" if least < most else ""
+            return f"both ends must be multiples of the step, {self.step}{could}"
+        return f"{self.name!r} is no name, or {self.most} more than any row has: take a name such as L, H or length"
+
+    def and_also(self, other: "Dim") -> "Dim":
+        """Return the dimension with the sizes that both allow; it makes no sense if there are none."""
+        step = lcm(self.step, other.step)
+        least, most = max(self.least, other.least), min(self.most, other.most)
+        return Dim(self.name, -(-least // step) * step, most // step * step, step)
 
     def allows(self, size: int) -> bool:
         """Return whether a row may have this size."""
@@ -81,6 +121,38 @@ def size_of(size: Size, dims: Mapping[str, int]) -> int:
     if size in dims:
         return dims[size]
     return _evaluated(_parsed(size), dims)
+
+
+def in_terms(size: Size, of: Mapping[str, Size]) -> Size:
+    """Return a size with what `of` has in the place of each name. Raises `ValueError` for what is no size."""
+    if isinstance(size, int):
+        return size
+    if size in of:
+        return of[size]
+    text = ast.unparse(_Named(of).visit(ast.parse(size, mode="eval")))
+    try:
+        return _evaluated(_parsed(text), {})
+    except ValueError:
+        if len(text) > MOST_LETTERS:
+            raise
+        return text
+
+
+class _Named(ast.NodeTransformer):
+    def __init__(self, of: Mapping[str, Size]) -> None:
+        self._of = of
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        there = self._of.get(node.id)
+        return node if there is None else ast.parse(str(there), mode="eval").body
+
+
+def names_in(size: Size) -> set[str]:
+    """Return the names of the dimensions that a size depends on."""
+    if isinstance(size, int):
+        return set()
+    found = {node.id for node in ast.walk(_parsed(size)) if isinstance(node, ast.Name)}
+    return found - _CALLS.keys()
 
 
 @cache

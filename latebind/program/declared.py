@@ -23,26 +23,14 @@ class Declared(NamedTuple):
 
 
 NOTHING = Declared()
+ONE_SIZE = "learned caches are trained on rows of one size"
 
 
 def checked(dim: Dim, said: str) -> Dim:
     """Return a dimension that makes sense. Raises `ConfigError` with what was `said`, and what to say instead."""
-    name, step = dim.name, dim.step
-    least, most = -(-dim.least // max(step, 1)) * step, dim.most // max(step, 1) * step
-    if dim.makes_sense and dim.least < dim.most:
-        return dim
-    if dim.least < 1 or step < 1:
-        why = "a row has at least 1 in each dimension, and steps are of 1 or more"
-    elif dim.most < dim.least:
-        why = f"the range ends before it begins: from {dim.most} to {dim.least}?"
-    elif dim.least == dim.most:
-        why = f"that is a single size: write {dim.least} in the place of {name}"
-    elif (least, most) != (dim.least, dim.most):
-        could = f": from {least} to {most}?" if least < most else ""
-        why = f"both ends must be multiples of the step, {step}{could}"
-    else:
-        why = f"{name!r} is no name, or {dim.most} more than any row has: take a name such as L, H or length"
-    raise ConfigError(f"{said}: {why}")
+    if fault := dim.fault():
+        raise ConfigError(f"{said}: {fault}")
+    return dim
 
 
 def declared(dims: Mapping[str, Dim], sizes: Mapping[str, Sequence[Size]]) -> Declared:

@@ -83,6 +83,8 @@ class Tensor:
 
     def one_row(self, size: int) -> tuple[int, ...]:
         """Return the shape of one row with this many bytes. Raises `InvalidRequest`."""
+        if size == self.longest_row:
+            return (1, *self.shape)
         values, rest = divmod(size, self.dtype.itemsize)
         row = () if rest else self.row_of(values)
         if not self._fits(row) or self.bytes_of(row) != size:
@@ -253,6 +255,7 @@ class Calls:
         self._limits = limits
         self._regions = regions or Regions()
         self._matched = lru_cache(SHAPES)(self._match)  # clients send the same few shapes
+        self._varies = bool(spec.dims)
         self.dims = lru_cache(SHAPES)(self._dims)
 
     def _match(self, name: str, datatype: str, shape: tuple[int, ...]) -> tuple[Tensor, int]:
@@ -263,7 +266,7 @@ class Calls:
     def _dims(self, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Mapping[str, int]:
         """Return the sizes of named dimensions in a call whose inputs, by name, have these shapes."""
         try:
-            return NO_DIMS if not self.spec.dims else self.spec.dims_of({name: shape[1:] for name, shape in shapes})
+            return self.spec.dims_of({name: shape[1:] for name, shape in shapes})
         except ValueError as error:
             raise InvalidRequest(f"tensor {error}") from None
 
@@ -273,23 +276,22 @@ class Calls:
         The sizes are those of named dimensions.
         """
         found: dict[str, Tensor] = {}
-        shapes: list[tuple[str, tuple[int, ...]]] = []
-        rows, sized = 0, bool(self.spec.dims)
+        rows, varies = 0, self._varies
+        if varies:
+            given = list(given)
         for name, datatype, shape in given:
-            sides = tuple(shape)
-            tensor, counted = self._matched(name, datatype, sides)
+            tensor, counted = self._matched(name, datatype, tuple(shape))
             if name in found:
                 raise InvalidRequest(f"input {name!r} is given twice")
             if found and counted != rows:
                 raise InvalidRequest(f"input {name!r} has a batch of {counted} rows, the one before it {rows}")
             rows = counted
             found[name] = tensor
-            if sized:
-                shapes.append((name, sides))
         if len(found) < len(self.inputs):
             missing = next(name for name in self.inputs if name not in found)
             raise InvalidRequest(f"input {missing!r} is missing: {self.spec.name!r} needs {list(self.inputs)}")
-        return list(found.values()), rows, self.dims(tuple(shapes)) if sized else NO_DIMS
+        dims = self.dims(tuple([(name, tuple(shape)) for name, _, shape in given])) if varies else NO_DIMS
+        return list(found.values()), rows, dims
 
     def place(self, reference: Reference, tensor: Tensor, shape: Sequence[int]) -> Place:
         """Return where in shared memory an input of this shape lies; the shape must have been checked."""

@@ -22,6 +22,7 @@ from tests.sequences import LONGEST, backwards, rows_of, some_sentences
 
 ALONE = ("build", "calibrate", "serve", "simulate", "plan", "models", "replay", "versions")
 EVERY = (*ALONE, "bench memory", "bench exits", "bench load")
+TAGGER = "build tests.networks:Tagger --input ids=int64:L --input mask=int64:L --dim L=1..9"
 CHAIN = "build tests.networks:Chain --input image=float32:3x8x8"
 
 
@@ -162,6 +163,11 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("build tests.cli.test_commands:refuses --input image=float32:3x8x8", "raised ValueError: no checkpoint"),
         ("build tests.networks:Chain --input x=float32:9999999999x9999999999", "two such rows are larger than memory"),
         ("build tests.networks:Chain --input x=int64:99999999999999999999", "two such rows are larger than memory"),
+        ("build tests.networks:Chain --input image=float32:3xHx8", "no --dim says what H may be"),
+        ("build tests.networks:Chain --input image=float32:3xHx8 --dim H=8..1", "the range ends before it begins"),
+        (f"{CHAIN} --dim H=1..8", "no input has the dimension H"),
+        (f"{TAGGER} --data rows.npz", "learned caches are trained on rows of one size: leave --data out"),
+        ("build tests.sequences:Backwards --input tokens=int64:L --dim L=1..9", "are of any length already"),
         (f"{CHAIN} --seed -1", "--seed -1: give a whole number of 0 or more"),
         (f"{CHAIN} --name ../up", "a name has letters"),
         (f"{CHAIN} --weights none.safetensors", "error: none.safetensors cannot be read: No such file or directory\n"),

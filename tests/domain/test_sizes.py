@@ -3,7 +3,7 @@
 import pytest
 
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.domain.sizes import Dim, size_of
+from latebind.domain.sizes import Dim, Size, in_terms, names_in, size_of
 
 IMAGE = ModelSpec(
     "net",
@@ -66,3 +66,34 @@ def test_a_row_names_the_sizes_of_its_dimensions() -> None:
 def test_shapes_that_no_row_has_are_refused(image: list[int], mask: list[int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         IMAGE.dims_of({"image": image, "mask": mask, "scale": []})
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (7, 7),
+        ("L", "2 * T"),
+        ("L//2 + 1", "2 * T // 2 + 1"),
+        ("M", 8),
+        ("(M - 2)*3", 18),
+        ("L*(K + M)", "2 * T * (K + 8)"),
+    ],
+)
+def test_a_size_is_told_in_terms_of_others(size: Size, said: Size) -> None:
+    found = in_terms(size, {"L": "2 * T", "M": 8})
+    assert found == said
+    known = {"T": 3, "K": 5}
+    assert size_of(found, known) == size_of(size, {"L": 6, "M": 8, "K": 5})
+
+
+def test_the_names_in_a_size_are_those_of_dimensions() -> None:
+    assert names_in("Max(1, (L - 400)//W)") == {"L", "W"}
+    assert names_in(4) == set()
+
+
+def test_dimensions_are_read_as_options_have_them() -> None:
+    for text in ("1..512", "32..1024:32"):
+        assert Dim.read("L", text).written() == text
+    assert Dim("L", 4, 96, 4).and_also(Dim("T", 1, 50, 6)) == Dim("L", 12, 48, 12)
+    nobody = Dim("L", 1, 4).and_also(Dim("L", 5, 8))
+    assert nobody.least > nobody.most

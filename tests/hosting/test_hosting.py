@@ -20,6 +20,7 @@ from latebind.child import READY
 from latebind.domain.errors import ConfigError, ExportError, Unavailable
 from latebind.hosting import build_once
 from tests.forked import FORKS
+from tests.networks import Tagger
 from tests.program.modules import Cached
 from tests.sequences import Backwards
 
@@ -73,6 +74,26 @@ def test_only_the_outputs_that_are_named_are_answered_and_others_are_another_ver
     for outputs, count in ((("logits",), 1), (("logits", "hidden"), 2)):
         build_once(module, {"x": rows}, tmp_path, name="cached", backends=("eager",), outputs=outputs)
         assert len([path for path in (tmp_path / "cached").iterdir() if path.name.isdecimal()]) == count
+
+
+def test_rows_of_any_length_are_answered_as_the_module_answers_them(tmp_path: Path) -> None:
+    module, rows = Tagger(), {name: torch.ones(2, 7, dtype=torch.int64) for name in ("ids", "mask")}
+    ours, theirs = latebind.Dim("L", 1, 40), torch.export.Dim("L", min=1, max=40)
+    options = {"folder": tmp_path, "backends": ("eager",)}
+    every = {"dims": {name: {1: ours} for name in rows}, "arguments": ("--deadline-ms", "20000")}
+    with latebind.serving(module, rows, **options, **every) as url:  # type: ignore[arg-type]
+        for length in (1, 7, 40):
+            ids = torch.arange(length) % 50
+            row = {"ids": ids.tolist(), "mask": [1] * length}
+            request = urllib.request.Request(f"{url}/v2/models/tagger/generate", json.dumps(row).encode())
+            with urllib.request.urlopen(request, timeout=60) as reply, torch.inference_mode():
+                tags = torch.tensor(json.load(reply)["tags"])
+                torch.testing.assert_close(tags, module(ids[None], torch.ones_like(ids)[None])["tags"][0])
+    for dims, count in (([{1: theirs}] * 2, 1), ([(None, theirs)] * 2, 1), ((), 2)):
+        build_once(module, rows, tmp_path, backends=("eager",), dims=dims)
+        assert len([path for path in (tmp_path / "tagger").iterdir() if path.name.isdecimal()]) == count
+    with pytest.raises(ConfigError, match="leave out either samples or dims"):
+        build_once(module, rows, tmp_path, dims=[{1: ours}] * 2, samples=rows)
 
 
 @pytest.mark.parametrize(

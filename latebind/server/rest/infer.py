@@ -35,7 +35,7 @@ from latebind.server.described import (
     InputTensor,
     read_generate,
 )
-from latebind.server.gateway import Answer, Array
+from latebind.server.gateway import NO_DIMS, Answer, Array
 from latebind.server.limits import Limits
 from latebind.server.metrics import Machine
 from latebind.server.rest.compression import SMALL, accepted, compressed
@@ -257,7 +257,8 @@ class Codec:
         (tensor,) = inputs.values()
         shape = tensor.one_row(size)
         given, wanted = (CallInput(tensor, shape),), self.calls.wanted((), binary=True)
-        return Call(given, 1, wanted, size, dims=self.calls.dims(((tensor.name, shape),)))
+        dims = self.calls.dims(((tensor.name, shape),)) if self.spec.dims else NO_DIMS
+        return Call(given, 1, wanted, size, dims=dims)
 
     def decode_row(self, text: bytes) -> Call:
         """Return the call of one row that this JSON describes, its inputs by name (Triton's generate extension)."""

@@ -1,0 +1,214 @@
+"""Texts of any length, from the command that builds their models to the answers over HTTP and gRPC.
+
+One model takes texts, of which padding changes nothing, and a query has another judge what it says of them, whose
+answer padding would change. Calls of random lengths and rows, in every way that there is to send them, come at once, so
+that batches mix lengths; each answer is that of the modules themselves to the same rows.
+`HYPOTHESIS_PROFILE=thorough pytest tests/server/test_lengths.py` sends 100,000.
+"""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import grpc
+import numpy as np
+import pytest
+import torch
+import uvloop
+from tritonclient.grpc import service_pb2
+from typer.testing import CliRunner
+
+from latebind.bench.client import Reply
+from latebind.cli.main import app
+from latebind.domain.config import EngineConfig
+from latebind.server.calls import DATATYPES
+from latebind.server.frontend import Frontend
+from latebind.server.gateway import Array
+from tests.building import made_once
+from tests.networks import Judge, Tagger
+from tests.server.conftest import SERVICE
+from tests.server.real import binary_body, json_body, odd_parts, read_reply, real_frontend, until_all_is_free, written
+from tests.server.rpc.conftest import outputs
+
+CALLS = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 400
+CLIENTS = 12
+SLOTS = 16
+LONGEST = 40
+TAGGER, JUDGE = Tagger(), Judge()
+Rows = dict[str, Array]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_once(tmp_path_factory, "lengths", built)
+
+
+JUDGED = """\
+[nodes.tag]
+models = ["tagger"]
+[nodes.judge]
+models = ["judge"]
+inputs.tags = "softmax(tag.tags)"
+[outputs]
+tags = "tag.tags"
+verdict = "judge.output"
+"""
+
+
+def built(folder: Path) -> None:
+    for module, *inputs in (("Tagger", "ids=int64:L", "mask=int64:L"), ("Judge", "tags=float32:Lx3")):
+        words = ["build", f"tests.networks:{module}", "--name", module.lower(), "--out", str(folder)]
+        words += [word for one in inputs for word in ("--input", one)] + ["--dim", f"L=1..{LONGEST}"]
+        result = CliRunner().invoke(app, [*words, "--max-batch", "4", "--backend", "eager", "--min-stage-ms", "0"])
+        assert result.exit_code == 0, result.output
+
+
+def texts(random: Random, length: int, rows: int) -> Rows:
+    """Return texts of one length, of each of which the mask hides some words but the first."""
+    drawn = np.random.default_rng(random.getrandbits(32))
+    mask = (drawn.random((rows, length)) < random.choice((0.6, 1.0))).astype(np.int64)
+    mask[:, 0] = 1
+    return {"ids": drawn.integers(0, 50, (rows, length)), "mask": mask}
+
+
+def right(model: str, rows: Rows) -> Rows:
+    with torch.inference_mode():
+        found = TAGGER(*[torch.from_numpy(array) for array in rows.values()])
+        if model == "judged":
+            found = {"tags": found["tags"], "verdict": JUDGE(found["tags"].softmax(-1))}
+    return {name: tensor.numpy() for name, tensor in found.items()}
+
+
+def same(found: Mapping[str, Array], wanted: Rows) -> None:
+    assert list(found) == list(wanted)
+    for name, array in wanted.items():
+        assert found[name].shape == array.shape
+        np.testing.assert_allclose(found[name], array, rtol=1e-3, atol=1e-4)
+
+
+def of_reply(reply: Reply) -> Rows:
+    """Return the outputs of a reply over HTTP, from JSON or binary."""
+    data = bytes(reply.data)
+    size = int(reply.headers.get("inference-header-content-length", len(data)))
+    found, at = {}, size
+    for output in json.loads(data[:size])["outputs"]:
+        if "data" in output:
+            flat = np.array(output["data"], np.float32)
+        else:
+            end = at + output["parameters"]["binary_data_size"]
+            flat, at = np.frombuffer(data[at:end], np.float32), end
+        found[output["name"]] = flat.reshape(output["shape"])
+    return found
+
+
+def message(model: str, rows: Rows, *, typed: bool) -> bytes:
+    asked = service_pb2.ModelInferRequest(model_name=model)
+    for name, array in rows.items():
+        given = asked.inputs.add(name=name, datatype=DATATYPES[array.dtype.name], shape=array.shape)
+        if typed:
+            given.contents.int64_contents.extend(array.flatten().tolist())
+        else:
+            asked.raw_input_contents.append(array.tobytes())
+    told: bytes = asked.SerializeToString()
+    return told
+
+
+@dataclass
+class Crowd:
+    """Clients that have `left` calls to make together; `seen` counts those answered by their way and length."""
+
+    frontend: Frontend
+    model: str
+    left: int
+    seen: Counter[tuple[str, int]] = field(default_factory=Counter)
+    rows: int = 0
+    lengths: int = 0
+
+    async def client(self, seed: int) -> None:
+        random = Random(seed)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.frontend.port)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.frontend.grpc_port}") as channel:
+            infer = channel.unary_unary(
+                f"{SERVICE}ModelInfer", response_deserializer=service_pb2.ModelInferResponse.FromString
+            )
+            while self.left:
+                self.left -= 1
+                rows = texts(random, random.randint(1, LONGEST), random.choice((1, 1, 1, 2, 3)))
+                way = random.choice(("json", "binary", "chunks", "grpc", "grpc typed"))
+                if way.startswith("grpc"):
+                    response = await infer(message(self.model, rows, typed=way == "grpc typed"))
+                    names = [one.name for one in response.outputs]
+                    found = dict(zip(names, outputs(response), strict=True))
+                else:
+                    found = await self._over_http(random, way, rows, reader, writer)
+                same(found, right(self.model, rows))
+                count, length = rows["ids"].shape
+                self.seen[way, length] += 1
+                self.rows += count
+                self.lengths += count * length
+        writer.close()
+
+    async def _over_http(
+        self, random: Random, way: str, rows: Rows, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> Rows:
+        json_bytes: int | None = None
+        if way == "json":
+            body = json_body(rows)
+        else:
+            body, json_bytes = binary_body(rows, parameters={"binary_data_output": random.random() < 0.5})
+        parts = list(odd_parts(body, random)) if way == "chunks" else [body]
+        for piece in written(self.model, parts, json_bytes, chunked=way == "chunks"):
+            writer.write(piece)
+            await asyncio.sleep(0)
+        reply = await read_reply(reader)
+        assert reply.status == 200, bytes(reply.data)
+        return of_reply(reply)
+
+
+@pytest.mark.parametrize("model", ["tagger"])
+def test_every_answer_is_the_modules_own_at_the_rows_own_length(models: Path, model: str) -> None:
+    async def test() -> None:
+        async with real_frontend(models, model, engine=EngineConfig(slots=SLOTS), grpc_port=0) as (client, frontend):
+            crowd = Crowd(frontend, model, CALLS)
+            async with asyncio.TaskGroup() as group:
+                for seed in range(CLIENTS):
+                    group.create_task(crowd.client(seed))
+            assert crowd.seen.total() == CALLS
+            assert {length for _, length in crowd.seen} == set(range(1, LONGEST + 1))
+            await until_all_is_free(client)
+            figures = (await client.metrics())["models"]
+            assert figures[model]["requests"]["answered"] == crowd.rows
+            assert {figures[name]["lengths"] for name in figures} == {crowd.lengths}
+            for name in figures.keys() - {"judged"}:
+                assert figures[name]["padded_lengths"] >= figures[name]["run_lengths"] >= crowd.lengths
+            if model == "judged":
+                assert figures["judge"]["padded_lengths"] == figures["judge"]["run_lengths"]  # it shares no run
+
+    uvloop.run(test())
+
+
+def test_lengths_that_are_none_are_refused_and_the_rest_goes_on(models: Path) -> None:
+    async def status(frontend: Frontend, rows: Rows) -> tuple[int, str]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+        writer.write(b"".join(written("tagger", [json_body(rows)], None, chunked=False)))
+        reply = await read_reply(reader)
+        writer.close()
+        return reply.status, json.loads(bytes(reply.data)).get("error", "")
+
+    async def test() -> None:
+        drawn = Random(0)
+        async with real_frontend(models, "tagger", engine=EngineConfig(slots=2)) as (client, frontend):
+            too_long, unequal = texts(drawn, LONGEST + 1, 1), texts(drawn, 4, 1)
+            unequal["mask"] = unequal["mask"][:, :3]
+            said = f"tensor 'ids' has L={LONGEST + 1}: it must be 1 to {LONGEST}"
+            assert await status(frontend, too_long) == (400, said)
+            assert (await status(frontend, unequal))[0] == 400
+            assert await status(frontend, texts(drawn, LONGEST, 2)) == (200, "")
+            await until_all_is_free(client)
+
+    uvloop.run(test())

@@ -31,6 +31,7 @@ PARTS = {
     "validate": "validate.command",
     "peers": "peers.command",
     "before": "before",
+    "lengths-live": "lengths.beside",
 }
 """The module that has each command, as a function of the same name."""
 

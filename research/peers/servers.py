@@ -218,8 +218,8 @@ def serve_python(
 CONFIG = """name: "{name}"
 backend: "python"
 max_batch_size: {batch}
-input [ {{ name: "x", data_type: TYPE_FP32, dims: {shape} }} ]
-output [ {{ name: "y", data_type: TYPE_FP32, dims: {answer} }} ]
+input [ {{ name: "{taken}", data_type: TYPE_{dtype}, dims: {shape}, allow_ragged_batch: {ragged} }} ]
+output [ {{ name: "{output}", data_type: TYPE_FP32, dims: {answer} }} ]
 instance_group [ {{ count: {instances}, kind: KIND_CPU }} ]
 dynamic_batching {{
   max_queue_delay_microseconds: 0
@@ -241,10 +241,15 @@ def serve_triton(
     instances: int,
     time_out: int = 0,
     more: Mapping[str, str] = {},
+    model: Path = APPS / "triton_model.py",
+    taken: tuple[str, str] = ("x", "FP32"),
+    output: str = "y",
 ) -> Iterator[Served]:
     """Serve a model of `apps/networks.py` that maps x `(B, *shape)` to y `(B, *answer)`, both float32.
 
-    Who waits in its queue for more than `time_out` microseconds is refused; 0: nobody is.
+    The file `model` may have another one, which takes one input of that name and datatype and gives that output; a size
+    of -1 may differ from row to row. Who waits in its queue for more than `time_out` microseconds is refused; with 0
+    nobody is.
     """
     base = {"base": str(environment), "platbase": str(environment)}
     packages = Path(sysconfig.get_path("purelib", "venv", base))
@@ -256,10 +261,12 @@ def serve_triton(
         shutil.copy(stubs / "triton_python_backend_stub", backends / "python")
     version = folder / "models" / name / "1"
     version.mkdir(parents=True, exist_ok=True)
-    shutil.copy(APPS / "triton_model.py", version / "model.py")
+    shutil.copy(model, version / "model.py")
     shutil.copy(APPS / "networks.py", version)
     shapes = {"shape": list(shape), "answer": list(answer)}
-    config = CONFIG.format(name=name, batch=batch, instances=instances, time_out=time_out, **shapes)
+    ragged = "true" if -1 in shape else "false"
+    named = {"name": name, "taken": taken[0], "dtype": taken[1], "output": output, "ragged": ragged}
+    config = CONFIG.format(batch=batch, instances=instances, time_out=time_out, **named, **shapes)
     (version.parent / "config.pbtxt").write_text(config)
     http, grpc = free_port(), free_port()
     options = {

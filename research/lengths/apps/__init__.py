@@ -1,0 +1,1 @@
+"""Peers' applications, which run in environments of their own."""

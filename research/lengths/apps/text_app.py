@@ -1,0 +1,72 @@
+"""Sentence-transformers behind FastAPI, as its users write it. Run as `text_app.py FOLDER PORT WORKERS`.
+
+Texts that wait are encoded together, up to `BATCH` of them.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import torch
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sentence_transformers import SentenceTransformer
+
+BATCH = int(os.environ.get("LATEBIND_PEER_BATCH", "16"))
+
+
+class Asked(BaseModel):  # type: ignore[misc]  # pydantic is not there where types are checked
+    """What comes."""
+
+    text: str
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Load the model as a worker starts, and encode what waits until it ends."""
+    torch.set_num_threads(1)
+    app.state.model = SentenceTransformer(sys.argv[1], device="cpu")
+    app.state.waiting = asyncio.Queue()
+    encoding = asyncio.create_task(encode(app.state.model, app.state.waiting))
+    yield
+    encoding.cancel()
+
+
+async def encode(model: Any, waiting: "asyncio.Queue[tuple[str, asyncio.Future[list[float]]]]") -> None:
+    """Encode all texts that wait, batch by batch, in a thread."""
+    loop = asyncio.get_running_loop()
+    while True:
+        asked = [await waiting.get()]
+        while not waiting.empty() and len(asked) < BATCH:
+            asked.append(waiting.get_nowait())
+        texts = [text for text, _ in asked]
+        found = await loop.run_in_executor(
+            None, lambda texts=texts: model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
+        )
+        for (_, answered), row in zip(asked, found.tolist(), strict=True):
+            if not answered.cancelled():
+                answered.set_result(row)
+
+
+async def embed(asked: Asked) -> dict[str, list[float]]:
+    """Return the embedding of a text."""
+    answered: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
+    await app.state.waiting.put((asked.text, answered))
+    return {"embedding": await answered}
+
+
+async def ready() -> dict[str, Any]:
+    """Say that it serves."""
+    return {}
+
+
+app = FastAPI(lifespan=lifespan)
+app.add_api_route("/embed", embed, methods=["POST"])
+app.add_api_route("/ready", ready)
+
+if __name__ == "__main__":
+    uvicorn.run("text_app:app", port=int(sys.argv[2]), workers=int(sys.argv[3]), access_log=False, log_level="warning")

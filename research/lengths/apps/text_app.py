@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,9 +45,8 @@ async def encode(model: Any, waiting: "asyncio.Queue[tuple[str, asyncio.Future[l
         while not waiting.empty() and len(asked) < BATCH:
             asked.append(waiting.get_nowait())
         texts = [text for text, _ in asked]
-        found = await loop.run_in_executor(
-            None, lambda texts=texts: model.encode(texts, normalize_embeddings=True, show_progress_bar=False)
-        )
+        encode_these = partial(model.encode, texts, normalize_embeddings=True, show_progress_bar=False)
+        found = await loop.run_in_executor(None, encode_these)
         for (_, answered), row in zip(asked, found.tolist(), strict=True):
             if not answered.cancelled():
                 answered.set_result(row)

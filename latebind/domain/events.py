@@ -115,12 +115,15 @@ class Branched(Told, frozen=True):
 class Mapped(Told, frozen=True):
     """The inputs of `node` are where its model reads them; for the node after the last, the outputs of the query.
 
-    For `more` see `Branched`.
+    For `more` see `Branched`. Where the model's rows differ in size, `inputs` and `sizes` have for each request what
+    `Arrived` has for its model.
     """
 
     requests: tuple[int, ...]
     node: int
     more: bool = False
+    inputs: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 class MapFailed(Told, frozen=True):

@@ -121,6 +121,11 @@ class ModelSpec:
     dims: tuple[Dim, ...] = ()
     pads: bool = False
 
+    @property
+    def one_size(self) -> bool:
+        """Whether all rows of a batch must be of equal sizes: they are padded along one dimension, or not at all."""
+        return bool(self.dims) and not (self.pads and len(self.dims) == 1)
+
     def dims_of(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Return the sizes of the named dimensions in a row with inputs of these shapes, by input.
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice
-from math import inf, prod
+from math import inf
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
@@ -71,8 +71,6 @@ IDLE_LOOK_SECONDS = 0.02
 CONTROL_BYTES = 1 << 24
 ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
-MOST_LENGTH: Final = (1 << 32) - 1  # of which a message can tell
-MOST_NUMBER: Final = (1 << 64) - 1  # for sizes; where dimensions have more of them in all, two may share one
 ANSWERED: Final = Outcome.ANSWERED  # looking the member up in its class takes ten times as long
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -90,6 +88,7 @@ class Sized(NamedTuple):
 
 
 ALIKE: Final = Sized((), 0)  # of a model whose rows have one size
+ALL_ALIKE: Final[Sizes] = ()
 
 
 class Claim:
@@ -161,10 +160,15 @@ class Claim:
         answered: asyncio.Future[Answer] = engine.loop.create_future()
         self._answered = answered
         expiry = engine.loop.call_later(deadline + LATEST_SECONDS - time.monotonic(), self._expire)
-        sized, streams = self._sized, self.on_tokens is not None
-        lengths = steps(claims.spec, self.rows) if claims.reads_sequences else sized.lengths
-        call = claims.number, deadline, self._requests, self._slots, lengths, priority, trace
-        engine.write(pack_arrived(*call, streams=streams, sizes=sized.number))
+        lengths, sizes = self._sized
+        if claims.reads_sequences:
+            lengths = steps(claims.spec, self.rows)
+        streams = self.on_tokens is not None
+        engine.write(
+            pack_arrived(
+                claims.number, deadline, self._requests, self._slots, lengths, priority, trace, sizes, streams=streams
+            )
+        )
         try:
             return await answered
         except asyncio.CancelledError:
@@ -333,7 +337,7 @@ class Claims:
         slots. Raises `Expired` at the `deadline` (`time.monotonic()` seconds), and `Refused` at once if the line is
         full or `wanted` exceeds the number of slots. Raises `InvalidRequest` for sizes that are not allowed.
         """
-        sizes = self._checked(dims) if self.spec.dims else ()
+        sizes = ALL_ALIKE if self.rows.sized is None else self._checked(dims)
         if not self._waiting and (claim := self._try_claim(wanted, sizes)) is not None:
             return claim
         if wanted > len(self) or len(self._waiting) >= len(self):
@@ -407,14 +411,12 @@ class Claims:
         self.free -= wanted
         self._next = slots[-1] + 1
         requests = tuple(islice(self._numbers, wanted * self._stride))[:: self._stride]
-        if self.rows.sized is None:
+        sized = self.rows.sized
+        if sized is None:
             return Claim(self, requests, slots, self.rows, slots)
-        arrays = ModelSlots(*self.rows.sized.views(slots), self.rows.versions)
-        number = 0
-        for dim, size in zip(self.spec.dims, sizes, strict=True):
-            number = number * (dim.most + 1) + size
-        sized = Sized((min(prod(sizes), MOST_LENGTH),) * wanted, number & MOST_NUMBER)
-        return Claim(self, requests, slots, arrays, tuple(range(wanted)), sized)
+        arrays = ModelSlots(*sized.views(slots), self.rows.versions)
+        told = Sized((sized.length(sizes),) * wanted, sized.number(sizes))
+        return Claim(self, requests, slots, arrays, tuple(range(wanted)), told)
 
     def _found_room(self, extents: list[int], slots: Sequence[int], sizes: Sizes) -> bool:
         """Return whether there is room for rows of these sizes in these slots, which then have it."""

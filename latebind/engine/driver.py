@@ -16,7 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from math import inf
+from math import inf, prod
 from threading import Event as Signal
 from threading import Lock, Thread, get_ident
 from typing import TypeAlias
@@ -391,6 +391,8 @@ def step_request(request: int, node: int) -> int:
 def longest_seconds(served: ServedModel) -> list[float]:
     """Return how long each stage of a model may take before it is late: its largest batch, on busy cores."""
     spec, costs = served.spec, served.costs
-    longest = max([tensor.shape[0] for tensor in spec.inputs if tensor.padding is not None], default=1)
+    longest = prod([dim.most for dim in spec.dims])
+    if not spec.dims:  # a sequence model, or none
+        longest = max([tensor.shape[0] for tensor in spec.inputs if tensor.padding is not None], default=1)
     steps = [costs.step(stage, spec.max_batch, longest) for stage in range(spec.stages)]
     return [max(LATE_SECONDS, TIMES * seconds) for seconds in steps]

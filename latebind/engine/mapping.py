@@ -1,12 +1,13 @@
 """Performs `Map` and `Branch`, the actions of queries: copies tensors from row to row as the wiring of a query says.
 
 It decides nothing. An action is performed for all of its requests together: rows that lie side by side are one array,
-not copied. A tensor that is passed through is copied once. Values may be any: the driver's threads have numpy ignore
-floating-point errors.
+not copied. Where rows of a query differ in size, it is performed for each request by itself. A tensor that is passed
+through is copied once. Values may be any: the driver's threads have numpy ignore floating-point errors.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from latebind.domain.events import Branched, MapFailed, Mapped
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.query import StepRows
 from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
-from latebind.engine.slots import ModelSlots, Rows
+from latebind.engine.slots import ModelSlots, Rows, SizedSlots
 from latebind.engine.staging import Staging, index_of
 from latebind.engine.worker import Failures
 from latebind.queries.file.wiring import EITHER, INPUT, Apply, DefinedQuery, Expression, Groups, Literal, Ref, needs
@@ -35,6 +36,7 @@ class Group(NamedTuple):
     rows: slice | list[int]
     size: int
     chosen: tuple[int, ...]
+    slot: int  # the first
 
     def have_run(self, needed: Groups) -> bool:
         """Return whether at least one node of each set that is needed has run."""
@@ -48,6 +50,44 @@ class Group(NamedTuple):
 
 
 Read: TypeAlias = Callable[[Group], Any]  # the values `(B, *shape)` of an expression for so many requests, or a literal
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """A tensor of all rows that a step or query has, which have one size."""
+
+    rows: Rows
+
+    def read(self, group: Group) -> Array:
+        """Return the rows of a group."""
+        return self.rows[group.rows]
+
+    def write(self, group: Group, values: Array | int) -> None:
+        """Write the rows of a group, or one number everywhere."""
+        self.rows[group.rows] = values
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """The tensor of this number of rows that differ in size; row `first` belongs to slot 0. Groups have one row."""
+
+    sized: SizedSlots
+    first: int
+    number: int
+
+    def read(self, group: Group) -> Array:
+        """Return the row of a group, `(1, *shape)`."""
+        return self.sized.row(self.first + group.slot, self.number)[np.newaxis]
+
+    def write(self, group: Group, values: Array | int) -> None:
+        """Write the row of a group; raises `InvalidRequest` for values of other sizes than it was to have."""
+        row = self.sized.row(self.first + group.slot, self.number)
+        if isinstance(values, np.ndarray) and values.shape[1:] != row.shape:
+            raise InvalidRequest(f"a tensor of a step has shape {values.shape[1:]}, where {row.shape} was expected")
+        row[...] = values
+
+
+Column: TypeAlias = Alike | Apart
 
 
 class Steps:
@@ -69,22 +109,31 @@ class Steps:
         self._queries = {defined.query.name: _Wired(defined, slots, rows, models) for defined in queries}
         self._failures = Failures(logger)
 
-    def map(self, action: Map) -> None:
-        """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong."""
-        wired, group = self._queries[action.query], _group(action)
-        if action.node == len(wired.nodes):
-            wired.write_outputs(group)
-            return
-        wired.write_inputs(action.node, group)
+    def map(self, action: Map) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong.
+
+        Returns `inputs` and `sizes` of `Mapped`.
+        """
+        wired, node = self._queries[action.query], action.node
+        for group in wired.groups(action):
+            if node == len(wired.nodes):
+                wired.write_outputs(group)
+            else:
+                wired.write_inputs(node, group)
+        if node == len(wired.nodes):
+            return (), ()
+        option = action.chosen[node]
         if self._staging.copies:  # its model's device is to get the inputs
-            option = action.chosen[action.node]
-            places = [self._rows.row(action.query, action.node, option, slot) for slot in action.slots]
-            self._staging.copy_in(wired.nodes[action.node].models[option], places)
+            places = [self._rows.row(action.query, node, option, slot) for slot in action.slots]
+            self._staging.copy_in(wired.nodes[node].models[option], places)
+        return wired.told(node, option, action.slots)
 
     def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
         """Return for each request whether the conditions of the nodes hold; raises whatever goes wrong."""
-        wired, group = self._queries[action.query], _group(action)
-        return tuple(zip(*[numbers(wired.conditions[node](group), group.size) for node in action.nodes], strict=True))
+        wired, found = self._queries[action.query], list[tuple[bool, ...]]()
+        for group in wired.groups(action):
+            found += zip(*[numbers(wired.conditions[node](group), group.size) for node in action.nodes], strict=True)
+        return tuple(found)
 
     def perform_all(self, actions: Sequence[TensorAction], *, more: bool = False) -> list[Looked]:
         """Perform actions one after another; return the events, which are to be reported together.
@@ -101,8 +150,8 @@ class Steps:
         try:
             if isinstance(action, Branch):
                 return [Branched(action.requests, action.nodes, self.branch(action), more)]
-            self.map(action)
-            return [Mapped(action.requests, action.node, more)]
+            inputs, sizes = self.map(action)
+            return [Mapped(action.requests, action.node, more, inputs, sizes)]
         except Exception as raised:
             error = raised
         rows = list(zip(action.requests, action.slots, strict=True))
@@ -114,10 +163,6 @@ class Steps:
         names = ", ".join([f"step {nodes[node].name!r}" if node < len(nodes) else "the outputs" for node in failed])
         self._failures.log(f"{doing} {names} of {action.query}", error, f" for request {action.requests[0]}")
         return [MapFailed(action.requests, failed, more)]
-
-
-def _group(action: TensorAction) -> Group:
-    return Group(index_of(action.slots), len(action.slots), action.chosen)
 
 
 class _Wired:
@@ -132,23 +177,41 @@ class _Wired:
     ) -> None:
         query, wiring = defined.query, defined.wiring
         self.nodes = query.nodes
-        self._own = slots[query.name]
+        self._own = _tensors(slots[query.name], query.spec, 0, rows.slots)
         # By node and model: the inputs with their specs, and the outputs, where the rows lie that belong to the query.
-        self._inputs = list[list[list[tuple[Rows, TensorSpec]]]]()
-        self._outputs = list[list[list[Rows]]]()
+        self._inputs = list[list[list[tuple[Column, TensorSpec]]]]()
+        self._outputs = list[list[list[Column]]]()
+        self._sized = list[list[tuple[SizedSlots, int] | None]]()
         for node, firsts in zip(query.nodes, rows.first[query.name], strict=True):
-            parts = [slice(first, first + rows.slots) for first in firsts]
-            given = list(zip(node.models, parts, strict=True))
+            given = list(zip(node.models, firsts, strict=True))
+            tensors = [_tensors(slots[name], models[name], first, rows.slots) for name, first in given]
+            specs = [models[name].inputs for name in node.models]
             self._inputs.append(
-                [
-                    [(array[part], spec) for array, spec in zip(slots[name].inputs, models[name].inputs, strict=True)]
-                    for name, part in given
-                ]
+                [list(zip(inputs, spec, strict=True)) for (inputs, _), spec in zip(tensors, specs, strict=True)]
             )
-            self._outputs.append([[array[part] for array in slots[name].outputs] for name, part in given])
+            self._outputs.append([outputs for _, outputs in tensors])
+            self._sized.append([None if (s := slots[name].sized) is None else (s, first) for name, first in given])
+        apart = any(step is not None for steps in self._sized for step in steps)
+        self._apart = apart or slots[query.name].sized is not None
         self._given = [tuple(map(self._reader, inputs)) for inputs in wiring.inputs]
         self._answers = [(needs(one), self._reader(one)) for one in wiring.outputs]
         self.conditions = {node: self._reader(one) for node, one in enumerate(wiring.conditions) if one is not None}
+
+    def groups(self, action: TensorAction) -> list[Group]:
+        """Return the requests of an action as they are read and written together."""
+        slots, chosen = action.slots, action.chosen
+        if self._apart:
+            return [Group(slice(slot, slot + 1), 1, chosen, slot) for slot in slots]
+        return [Group(index_of(slots), len(slots), chosen, slots[0])]
+
+    def told(self, node: int, option: int, slots: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the length of each row of a step, and a number for its sizes; nothing where rows have one size."""
+        step = self._sized[node][option]
+        if step is None:
+            return (), ()
+        sized, first = step
+        sizes = sized.sizes([first + slot for slot in slots])
+        return tuple(map(sized.length, sizes)), tuple(map(sized.number, sizes))
 
     def write_inputs(self, node: int, group: Group) -> None:
         """Write the inputs of a step; raises for values that its model does not take.
@@ -162,12 +225,12 @@ class _Wired:
                 raise InvalidRequest(
                     f"input {spec.name!r} of a step has values that its model does not take: {spec.range()}"
                 )
-            to[group.rows] = values
+            to.write(group, values)
 
     def write_outputs(self, group: Group) -> None:
         """Write each output, or zeros if none of the steps that it is made of has run."""
-        for array, (needed, read) in zip(self._own.outputs, self._answers, strict=True):
-            array[group.rows] = read(group) if group.have_run(needed) else 0
+        for column, (needed, read) in zip(self._own[1], self._answers, strict=True):
+            column.write(group, read(group) if group.have_run(needed) else 0)
 
     def _reader(self, expression: Expression) -> Read:
         """Return what reads an expression. To walk through it anew for each group takes twice as long."""
@@ -175,13 +238,22 @@ class _Wired:
             case Literal(value):
                 return lambda group: value
             case Ref(node, place) if node == INPUT:
-                array = self._own.inputs[place]
-                return lambda group: array[group.rows]
+                return self._own[0][place].read
             case Ref(node, place):
-                places = [outputs[place] for outputs in self._outputs[node]]
-                return lambda group: places[group.option(node)][group.rows]
+                reads = [outputs[place].read for outputs in self._outputs[node]]
+                return lambda group: reads[group.option(node)](group)
             case Apply(operation, arguments):
                 return _applied(operation, arguments, [self._reader(one) for one in arguments])
+
+
+def _tensors(slots: ModelSlots, spec: ModelSpec, first: int, rows: int) -> tuple[list[Column], list[Column]]:
+    """Return inputs and outputs of the rows from the `first` on."""
+    sized, inputs = slots.sized, len(spec.inputs)
+    if sized is None:
+        arrays = [Alike(array[first : first + rows]) for array in (*slots.inputs, *slots.outputs)]
+        return list[Column](arrays[:inputs]), list[Column](arrays[inputs:])
+    apart = [Apart(sized, first, number) for number in range(inputs + len(spec.outputs))]
+    return list[Column](apart[:inputs]), list[Column](apart[inputs:])
 
 
 def _applied(operation: str, arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:

@@ -160,9 +160,9 @@ def pack_arrived(
     inputs: Sequence[int] = (),
     priority: int = 0,
     trace: int = 0,
+    sizes: int = 0,
     *,
     streams: bool = False,
-    sizes: int = 0,
 ) -> bytes:
     """Pack one call: a message for each of its requests, all but the last marked "more follows".
 

@@ -28,6 +28,8 @@ GRANULE: Final = 16  # bytes: extents, and the tensors within, begin at a multip
 KEPT: Final = 1 << 18  # bytes of pages without any extent that are not given back, because to take them anew costs time
 KEPT_SHARE: Final = 8  # nor is this part of the bytes that are taken
 MOST_SHAPES: Final = 4096  # that are kept of a model
+MOST_LENGTH: Final = (1 << 32) - 1
+MOST_NUMBER: Final = (1 << 64) - 1
 VERSION = TensorSpec("version", "int32", ())  # of the learned caches that answered
 
 Rows: TypeAlias = NDArray[np.generic]
@@ -70,6 +72,20 @@ class SizedSlots:
         """Return the bytes that so many rows of these sizes take."""
         each = zip(self.shapes(sizes), self._dtypes, strict=True)
         return sum([granules(rows * prod(shape) * dtype.itemsize) for shape, dtype in each])
+
+    def length(self, sizes: Sizes) -> int:
+        """Return the length of a row: the product of its sizes, as far as a message can tell it."""
+        return min(prod(sizes), MOST_LENGTH)
+
+    def number(self, sizes: Sizes) -> int:
+        """Return a number above 0 that is equal for equal sizes.
+
+        Where dimensions have more sizes in all than there are such numbers, two may share one.
+        """
+        number = 0
+        for dim, size in zip(self.spec.dims, sizes, strict=True):
+            number = number * (dim.most + 1) + size
+        return number & MOST_NUMBER
 
     def sizes(self, slots: Sequence[int]) -> tuple[Sizes, ...]:
         """Return the sizes of the rows in these slots."""

@@ -20,7 +20,7 @@ from latebind.domain.actions import Run
 from latebind.domain.events import Exited, StageDone
 from latebind.engine.crew import LoadedModel
 from latebind.engine.shared import By, Owners
-from latebind.engine.slots import Shapes, Sizes, SlotMemory, front, longest, shapes_of
+from latebind.engine.slots import Shapes, SizedSlots, Sizes, SlotMemory, front, longest, shapes_of
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup
@@ -50,8 +50,7 @@ class Batch:
 
     def cut(self, places: Sequence[int]) -> tuple[Tensor, ...]:
         """Return the tensors, of all rows, with as much padding as is left once only the rows at `places` are."""
-        if self.shapes is None:
-            return self.tensors
+        assert self.shapes is not None, "all rows have one size"
         shapes = self.shapes(longest([self.sizes[place] for place in places]))
         rows = len(self.requests)
         return tuple([tensor[front((rows, *shape))] for tensor, shape in zip(self.tensors, shapes, strict=True)])
@@ -60,15 +59,23 @@ class Batch:
         """Return a copy of the rows of these requests, of a single tensor."""
         numbers = {request: place for place, request in enumerate(self.requests)}
         places = [numbers[request] for request in requests]
+        if self.shapes is None:
+            (activation,) = self.tensors
+            return Batch(requests, (activation[places],))
         (activation,) = self.cut(places)
-        return Batch(
-            requests, (activation[places],), tuple([self.sizes[place] for place in places if self.sizes]), self.shapes
-        )
+        return Batch(requests, (activation[places],), tuple([self.sizes[place] for place in places]), self.shapes)
 
     def alone(self, place: int) -> "Batch":
         """Return a copy of a row by itself."""
-        row = tuple([tensor[place : place + 1].clone() for tensor in self.cut((place,))])
+        tensors = self.tensors if self.shapes is None else self.cut((place,))
+        row = tuple([tensor[place : place + 1].clone() for tensor in tensors])
         return Batch(self.requests[place : place + 1], row, self.sizes[place : place + 1], self.shapes)
+
+    def row(self, request: int) -> Tensor:
+        """Return the row of one request, of a single tensor."""
+        place = self.requests.index(request)
+        (activation,) = self.tensors if self.shapes is None else self.cut((place,))
+        return activation[place]
 
     def check(self) -> None:
         """Raise `ValueError` if tensors do not have the shapes that the rows are said to have."""
@@ -79,19 +86,19 @@ class Batch:
                 raise ValueError(f"rows of sizes {longest(self.sizes)} came out as {found}, not as {wanted}")
 
 
-def joined(batches: Sequence[tuple[int, Batch]]) -> Batch:
+def joined(batches: Mapping[int, Batch]) -> Batch:
     """Return the rows of requests, each of a batch, as one batch: those that are shorter are filled up with zeros."""
-    places = [(batch, batch.requests.index(request)) for request, batch in batches]
-    requests = tuple([request for request, _ in batches])
-    sizes = tuple([batch.sizes[place] for batch, place in places if batch.sizes])
-    shapes = batches[0][1].shapes
-    if shapes is None or len(set(sizes)) == 1:
-        return Batch(requests, (stack([batch.cut((place,))[0][place] for batch, place in places]),), sizes, shapes)
+    requests, rows = tuple(batches), [batch.row(request) for request, batch in batches.items()]
+    shapes = next(iter(batches.values())).shapes
+    if shapes is None:
+        return Batch(requests, (stack(rows),))
+    sizes = tuple([batch.sizes[batch.requests.index(request)] for request, batch in batches.items()])
+    if len(set(sizes)) == 1:
+        return Batch(requests, (stack(rows),), sizes, shapes)
     (shape,) = shapes(longest(sizes))
-    whole = batches[0][1].tensors[0].new_zeros(len(requests), *shape)
-    for number, (batch, place) in enumerate(places):
-        row = batch.cut((place,))[0][place]
-        whole[number][front(row.shape)] = row
+    whole = rows[0].new_zeros(len(rows), *shape)
+    for place, row in enumerate(rows):
+        whole[place][front(row.shape)] = row
     return Batch(requests, (whole,), sizes, shapes)
 
 
@@ -138,7 +145,7 @@ class Activations:
             return Batch((), ())
         if last is None or any(batch is not last for batch in kept.values()):
             self.put_aside()
-            batch = joined(list(kept.items()))
+            batch = joined(kept)
         else:
             self.put_aside(but=kept)
             if requests == last.requests:
@@ -327,12 +334,12 @@ class Worker:
 
     def _run_chain(self, action: Run) -> StageDone:
         """Run a stage and ask the learned cache behind it. With lookups aside, no exits are reported here."""
-        stages = self._chains[action.model].stages
+        stages, sized = self._chains[action.model].stages, self._slots[action.model].sized
         if action.stage == 0:
             self._activations.put_aside()
             if len(stages) > 1:  # else nothing is kept, and one stage answers
                 self.owners.begin(action)
-            batch = self._first(action)
+            batch = Batch(action.requests, self._stream.inputs(action)) if sized is None else self._read(sized, action)
         else:
             batch = self._activations.take(action)
             if not batch.requests:
@@ -341,16 +348,17 @@ class Worker:
                 slots = dict(zip(action.requests, action.slots, strict=True))
                 left = tuple([slots[request] for request in batch.requests])
                 action = msgspec.structs.replace(action, requests=batch.requests, slots=left)
-        if len(set(batch.sizes)) > 1 and not self._models[action.model].spec.pads:
+        if sized is not None and sized.spec.one_size and len(set(batch.sizes)) > 1:
             raise ValueError(
-                f"rows of {action.model} that differ in size ran together, and padding changes its answers"
+                f"rows of {action.model} with sizes {set(batch.sizes)} ran together: its rows need one size"
             )
         results = stages[action.stage](*batch.tensors)
         if action.stage + 1 == len(stages):
             self._end(action, results, batch.sizes)
             return StageDone(action.worker)
-        output = Batch(batch.requests, results)
-        if action.model in self._shapes:
+        if sized is None:
+            output = Batch(batch.requests, results)
+        else:
             output = Batch(batch.requests, results, batch.sizes, self._shapes[action.model][action.stage + 1])
             output.check()
         caches = self._caches[action.model]
@@ -371,11 +379,8 @@ class Worker:
             self._activations.keep(output)  # not before: if the lookup raises, the stage runs again from its inputs
         return StageDone(action.worker, exited, seconds)
 
-    def _first(self, action: Run) -> Batch:
-        """Return the inputs of requests from their slots, padded to the longest row where rows differ in size."""
-        sized = self._slots[action.model].sized
-        if sized is None:
-            return Batch(action.requests, self._stream.inputs(action))
+    def _read(self, sized: SizedSlots, action: Run) -> Batch:
+        """Return the inputs of requests whose rows differ in size."""
         sizes = sized.sizes(action.slots)
         tensors = self._stream.there(sized.padded(action.slots, sizes))
         return Batch(action.requests, tensors, sizes, self._shapes[action.model][0])

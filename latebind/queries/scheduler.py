@@ -144,22 +144,23 @@ class QueryScheduler:
 
     def _mapped(self, event: Mapped, now: float, actions: list[Action]) -> None:
         node = event.node
-        for live in self._live_queries(event, (node,), (MAPPED,)):
+        for place, live in enumerate(self._live_queries(event, (node,), (MAPPED,))):
             live.served.took_between_steps(now - live.reached)
             if live.failure is None and node < live.outputs:
-                self._request(live, node)
+                self._request(live, node, event.inputs[place : place + 1], event.sizes[place] if event.sizes else 0)
             else:
                 live.move(node, ENDED if live.failure is None else LEFT_OUT)
                 self._go_on(live, now, actions)
 
-    def _request(self, live: LiveQuery, node: int) -> None:
-        """Make a step a request of the model chosen for it."""
+    def _request(self, live: LiveQuery, node: int, inputs: tuple[int, ...], sizes: int) -> None:
+        """Make a step a request of the model chosen for it; for `inputs` and `sizes` see `Arrived`."""
         live.move(node, RUNNING)
         served, step, option = live.served, live.step(node), live.chosen[node]
         self._steps[step] = live
         due = live.deadline - served.least_after(node)
         row = served.rows[node][option] + live.slot
-        self._untold.append(Arrived(served.models[node][option], due, (step,), (row,), (), live.priority))
+        model, priority = served.models[node][option], live.priority
+        self._untold.append(Arrived(model, due, (step,), (row,), inputs, priority, sizes=sizes))
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
         for live in self._live_queries(event, event.nodes, (MAPPED, JUDGED)):

@@ -246,7 +246,7 @@ class Copies(Steps):
         super().__init__((), memory.by_name, ROWS, {}, staging)
         self._slots = memory.by_name
 
-    def map(self, action: Map) -> None:
+    def map(self, action: Map) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if action.node < len(NODES):
             option = action.chosen[action.node]
             model = NODES[action.node].models[option]
@@ -254,6 +254,7 @@ class Copies(Steps):
             self._slots[model].inputs[0][places] = self._slots["traffic"].inputs[0][list(action.slots)]
             if self._staging.copies:
                 self._staging.copy_in(model, places)
+        return (), ()
 
     def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
         inputs = self._slots["traffic"].inputs[0]

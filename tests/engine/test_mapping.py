@@ -351,9 +351,10 @@ def test_a_condition_that_one_row_does_not_need_is_read_for_others(tmp_path: Pat
 def test_of_several_one_that_raises_fails_alone_and_the_log_says_in_which_step(
     traffic: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def map(action: Map) -> None:
+    def map(action: Map) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if 2 in action.slots:
             raise ValueError("no such picture")
+        return (), ()
 
     monkeypatch.setattr(traffic.mappings, "map", map)
     several = Map("traffic", (10, 20, 30), (1, 2, 0), CARS, (0, 1, NOT_RUN))

@@ -36,10 +36,10 @@ from latebind.engine.slots import SlotMemory, create_file, file_bytes
 
 
 def call(
-    model: str, deadline: float, rows: list[tuple[int, int, int]], priority: int, trace: int, streams: bool
+    model: str, deadline: float, rows: list[tuple[int, int, int]], priority: int, trace: int, streams: bool, sizes: int
 ) -> Arrived:
     requests, slots, inputs = zip(*rows, strict=True)
-    return Arrived(model, deadline, requests, slots, inputs, priority=priority, trace=trace, streams=streams)
+    return Arrived(model, deadline, requests, slots, inputs, priority, trace, streams=streams, sizes=sizes)
 
 
 REQUESTS = st.integers(0, 2**63)
@@ -52,6 +52,7 @@ CALLS = st.builds(
     st.integers(0, 255),
     st.integers(0, 2**32 - 1),
     st.booleans(),
+    st.integers(0, 2**64 - 1),
 )
 
 
@@ -60,7 +61,7 @@ def packed(event: Arrived | Cancelled) -> bytes:
         return pack_cancelled(event.request)
     model = "ab".index(event.model)
     rows = event.requests, event.slots, event.inputs
-    return pack_arrived(model, event.deadline, *rows, event.priority, event.trace, streams=event.streams)
+    return pack_arrived(model, event.deadline, *rows, event.priority, event.trace, event.sizes, streams=event.streams)
 
 
 @given(st.lists(st.builds(Cancelled, REQUESTS) | CALLS, max_size=8), st.integers(1, 70))

@@ -20,7 +20,7 @@ from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Selection, find_models, find_queries, sort_out
 
-MACHINE, SIZES = "profiled on", "rows"
+MACHINE = "profiled on"
 WEIGHTS = "weights MB"
 COLUMNS = ("version", "in use", "made", "because", "fidelity", "mean ms", "made for")
 
@@ -45,13 +45,10 @@ def models(
         queries = _queries(find_queries(repository), directories, wrong)
         passed_over = Selection(repository).passed_over()
     if rows:
-        # The machine is told once if it is the same for all, and what all weights take if there are some. Sizes that
-        # vary are told where there are any.
+        # The machine is told once if it is the same for all, and what all weights take if there are some.
         machines = {str(row[MACHINE]) for row in rows}
-        alike = {MACHINE} if len(machines) == 1 else set()
-        if not any(row[SIZES] for row in rows):
-            alike.add(SIZES)
-        show(f"models in {repository}", [{key: row[key] for key in row if key not in alike} for row in rows])
+        alike = [{key: value for key, value in row.items() if key != MACHINE} for row in rows]
+        show(f"models in {repository}", alike if len(machines) == 1 else rows)
         if len(machines) == 1:
             console.print(f"{MACHINE} {machines.pop()}", highlight=False)
         if len(rows) > 1:
@@ -90,8 +87,8 @@ def _model(directory: ModelDirectory) -> Row:
         "backend": model.backend,
         "max batch": model.max_batch,
         "ms at batch 1": whole,
-        SIZES: " ".join([f"{dim.name}={dim.written()}" for dim in spec.dims])
-        + ("" if spec.pads or not spec.dims else ", one size a run"),
+        "rows": ", ".join([f"{dim.name}={dim.written()}" for dim in spec.dims]),
+        "a batch": "" if not spec.dims else "of one size" if spec.one_size else "padded",
         WEIGHTS: f"{costs.weight_bytes / 1e6:.2f}",
         "exits after": " ".join(str(cache.stage) for cache in caches.lookups) if caches and caches.lookups else "none",
         "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "",
@@ -103,15 +100,17 @@ def _model(directory: ModelDirectory) -> Row:
 def _stages(directory: ModelDirectory) -> list[Row]:
     model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
     hits = {cache.stage: cache for cache in caches.lookups} if caches else {}
+    length = prod([dim.most for dim in model.dims])
     return [
         {
             "model": model.name,
             "stage": number,
-            "ms at batch 1": milliseconds(curve.at(1)),
-            f"ms at batch {model.max_batch}": milliseconds(curve.at(model.max_batch)),
+            "length": length if model.dims else "",
+            "ms at batch 1": milliseconds(grid.at(1, length)),
+            f"ms at batch {model.max_batch}": milliseconds(grid.at(model.max_batch, length)),
             "leave after it": percent(hits[number].hit_rate) if number in hits else "",
         }
-        for number, curve in enumerate(profile.costs().stages)
+        for number, grid in enumerate(profile.costs().stages)
     ]
 
 
@@ -119,7 +118,7 @@ def _lengths(directory: ModelDirectory) -> list[Row]:
     """Return what rows of each measured length take, of a model whose rows differ in size."""
     model, costs = read_model(directory), read_profile(directory).costs()
     most = model.max_batch
-    if not model.spec().dims:
+    if not model.dims:
         return []
     return [
         {

@@ -10,7 +10,7 @@ from typing import Any
 
 from latebind.domain.actions import Action, Evict, Load, Map, Outcome, Reply, Run, StepEnded
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.events import Arrived, Event, Loaded, LoadFailed, StageDone, StageFailed
+from latebind.domain.events import Arrived, Event, Loaded, LoadFailed, Mapped, StageDone, StageFailed
 from latebind.domain.model import StageKind
 from latebind.domain.query import NOT_RUN
 
@@ -164,6 +164,9 @@ class Metrics:
                     self._silent.update(dict.fromkeys(event.requests, now))
                 if model.lengths is not None:
                     self._lengths.update(zip(event.requests, event.inputs, strict=False))
+            case Mapped() if event.inputs:  # the lengths of steps
+                steps = [request + 1 + event.node for request in event.requests]
+                self._lengths.update(zip(steps, event.inputs, strict=True))
             case Loaded():
                 self._loaded(event)
             case LoadFailed():
@@ -187,11 +190,14 @@ class Metrics:
                 model.ended(action, now)
                 if self._silent:
                     self._silent.pop(action.request, None)
-                if model.lengths is not None:
-                    length = self._lengths.pop(action.request, 1)
-                    model.lengths += length if action.outcome is ANSWERED else 0
+                if self._lengths:
+                    nodes = len(self._steps.get(action.model, ()))
+                    self._length_ended(model, action.request, action.outcome, nodes)
             case StepEnded():
-                self._models[action.model].ended(action, now)
+                model = self._models[action.model]
+                model.ended(action, now)
+                if self._lengths:
+                    self._length_ended(model, action.request + 1 + action.node, action.outcome)
                 if action.outcome is ANSWERED:
                     step = list(self._steps[action.query].values())[action.node]
                     step.answered[action.model] += 1
@@ -207,6 +213,14 @@ class Metrics:
             case Evict():
                 self._memory[action.model].evictions += 1
                 self._resident[action.model].difference_update(action.pieces)
+
+    def _length_ended(self, model: ModelMetrics, request: int, outcome: Outcome, steps: int = 0) -> None:
+        """Count the length of a request that has ended, and forget it and those of its steps: some never began."""
+        length = self._lengths.pop(request, 1)
+        for step in range(request + 1, request + 1 + steps):
+            self._lengths.pop(step, None)
+        if model.lengths is not None and outcome is ANSWERED:
+            model.lengths += length
 
     def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
         ran = self._running.pop(event.worker, None)

@@ -71,6 +71,20 @@ def test_a_call_is_answered_as_a_replica_answers_it(cluster: Small, stub: Any) -
     assert stub.is_server_ready()
 
 
+@pytest.mark.parametrize("length", [1, 5, 9])
+def test_rows_of_any_length_are_passed_on_and_what_is_no_length_is_refused_with_the_range(
+    length: int, cluster: Small, stub: Any
+) -> None:
+    rows = np.arange(2 * length, dtype=np.float32).reshape(1, 2, length)
+    np.testing.assert_array_equal(stub.infer("sound", [tensor(rows)]).as_numpy("y"), 2 * rows)
+    given = {"name": "x", "shape": [1, 2, length], "datatype": "FP32", "data": rows.flatten().tolist()}
+    (output,) = cluster.call("POST", "/v2/models/sound/infer", body(given)).json()["outputs"]
+    assert (output["shape"], output["data"]) == ([1, 2, length], (2 * rows).flatten().tolist())
+    longer = {**given, "shape": [1, 2, 9 + length], "data": [0.0] * 2 * (9 + length)}
+    assert f"T={9 + length}: it must be 1 to 9" in cluster.call("POST", "/v2/models/sound/infer", body(longer)).error
+    assert stub.get_model_metadata("sound").inputs[0].shape == [-1, 2, -1]
+
+
 def test_binary_tensors_and_compression_cross_as_they_are(cluster: Small) -> None:
     with triton_http.InferenceServerClient(f"127.0.0.1:{cluster.ingress.port}") as client:
         given = triton_http.InferInput("x", [1, 1024, 1024], "FP32")

@@ -149,3 +149,17 @@ def test_lengths_count_as_they_are_and_as_the_longest_of_each_run() -> None:
     figures = metrics.snapshot()["models"]["net"]
     assert (figures["lengths"], figures["run_lengths"], figures["padded_lengths"]) == (7, 10 + 3, 14 + 3)
     assert "lengths" not in Metrics(config()).snapshot()["models"]["net"]
+
+
+def test_lengths_of_steps_are_those_that_they_were_mapped_with_and_none_is_kept() -> None:
+    net = served("net")
+    sized = replace(net, spec=replace(net.spec, dims=(Dim("L", 1, 9),)))
+    metrics = Metrics(replace(config(sized, served("other")), queries=(QUERY,)))
+    mapped = Mapped((10, 20), 0, inputs=(4, 6))
+    metrics.observe(mapped, [Run(0, "net", 0, (11, 21), (0, 1))], now=0.0)
+    ended = StepEnded("traffic", 10, 0, 0, "net", Outcome.ANSWERED, 2, 0.0, 0.5, 0.4, 0.6)
+    answered = [Reply(10, "traffic", Outcome.ANSWERED, 0, 0.0, 1.0), Reply(20, "traffic", Outcome.EXPIRED, 0, 0.0, 1.0)]
+    metrics.observe(StageDone(0, (11,)), [ended, *answered], now=1.0)
+    figures = metrics.snapshot()["models"]["net"]
+    assert (figures["lengths"], figures["run_lengths"], figures["padded_lengths"]) == (4, 10, 12)
+    assert not metrics._lengths

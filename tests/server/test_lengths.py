@@ -66,6 +66,7 @@ def built(folder: Path) -> None:
         words += [word for one in inputs for word in ("--input", one)] + ["--dim", f"L=1..{LONGEST}"]
         result = CliRunner().invoke(app, [*words, "--max-batch", "4", "--backend", "eager", "--min-stage-ms", "0"])
         assert result.exit_code == 0, result.output
+    (folder / "judged.query.toml").write_text(JUDGED)
 
 
 def texts(random: Random, length: int, rows: int) -> Rows:
@@ -170,7 +171,7 @@ class Crowd:
         return of_reply(reply)
 
 
-@pytest.mark.parametrize("model", ["tagger"])
+@pytest.mark.parametrize("model", ["tagger", "judged"])
 def test_every_answer_is_the_modules_own_at_the_rows_own_length(models: Path, model: str) -> None:
     async def test() -> None:
         async with real_frontend(models, model, engine=EngineConfig(slots=SLOTS), grpc_port=0) as (client, frontend):
@@ -186,8 +187,6 @@ def test_every_answer_is_the_modules_own_at_the_rows_own_length(models: Path, mo
             assert {figures[name]["lengths"] for name in figures} == {crowd.lengths}
             for name in figures.keys() - {"judged"}:
                 assert figures[name]["padded_lengths"] >= figures[name]["run_lengths"] >= crowd.lengths
-            if model == "judged":
-                assert figures["judge"]["padded_lengths"] == figures["judge"]["run_lengths"]  # it shares no run
 
     uvloop.run(test())
 
@@ -212,3 +211,19 @@ def test_lengths_that_are_none_are_refused_and_the_rest_goes_on(models: Path) ->
             await until_all_is_free(client)
 
     uvloop.run(test())
+
+
+def test_what_rows_of_each_length_take_is_listed(models: Path, tmp_path: Path) -> None:
+    file = tmp_path / "told.json"
+    result = CliRunner().invoke(app, ["models", str(models), "--stages", "--json", str(file)])
+    assert result.exit_code == 0, result.output
+    told = json.loads(file.read_text())
+    assert {(row["model"], row["rows"], row["a batch"]) for row in told["models"]} == {
+        ("tagger", f"L=1..{LONGEST}", "padded"),
+        ("judge", f"L=1..{LONGEST}", "of one size"),
+    }
+    lengths = [row["length"] for row in told["lengths"] if row["model"] == "tagger"]
+    assert (lengths[0], lengths[-1]) == (1, LONGEST)
+    assert lengths == sorted(set(lengths))
+    assert {row["length"] for row in told["stages"]} == {LONGEST}
+    assert "what rows of some lengths take" in result.output

@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from keyword import iskeyword
+from math import prod
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +19,8 @@ from msgspec import Meta, Struct
 from latebind.domain.errors import QueryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, StepSpec, TensorSpec
 from latebind.domain.query import Node, PlannerConfig, Query
+from latebind.domain.sizes import Dim, Size, in_terms, names_in, size_of
+from latebind.domain.wording import instead
 from latebind.queries import PLANNERS
 from latebind.queries.file.language import condition, parse, tensor
 from latebind.queries.file.source import Source
@@ -43,14 +47,15 @@ WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")  # a name that expressions can
 Entries = Annotated[dict[str, object], Meta(max_length=MOST)]
 Texts = Annotated[tuple[str, ...], Meta(max_length=MOST)]
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Size = Annotated[int, Meta(ge=1)]
+Side = Annotated[int, Meta(ge=1)] | str  # a name of a dimension
+MOST_TRIED = 1 << 16  # sizes for which a computed one is compared with what a model allows
 
 
 class WrittenInput(Struct, frozen=True, forbid_unknown_fields=True):
     """A table `[inputs.NAME]`."""
 
     dtype: str | None = None
-    shape: Annotated[tuple[Size, ...], Meta(max_length=MOST)] | None = None
+    shape: Annotated[tuple[Side, ...], Meta(max_length=MOST)] | None = None
 
 
 class WrittenNode(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +76,7 @@ class WrittenQuery(Struct, frozen=True, forbid_unknown_fields=True):
     replan: bool = True
     version: Annotated[str, Meta(pattern=r"^[0-9]{1,18}$")] = "1"
     inputs: Entries | None = None
+    dims: Entries = {}
     conditions: Entries = {}
     nodes: Entries = {}
     outputs: Entries = {}
@@ -127,10 +133,13 @@ class _Reading:
         self._measured = measured
         self._parsed = {name: self._parse(text, "conditions", name) for name, text in self._written.conditions.items()}
         self._given = {name: self._given_for(name, value, models) for name, value in self._written.nodes.items()}
+        self._dims = self._read_dims()
         self._inputs = self._read_inputs()
+        self._computed: list[tuple[str, Dim, tuple[str, ...]]] = []  # sizes, to compare with what a model takes there
         self._conditions: dict[str, Tensor] = {}
         self._nodes: dict[str, Node] = {}  # in the order in which they can run, like the next three
         self._steps: list[StepSpec] = []
+        self._sizes: dict[str, dict[str, Size]] = {}  # by node: the dimensions of its models in terms of the query's
         self._takes: list[tuple[Tensor, ...]] = []
         self._whens: list[Tensor | None] = []
         self._under_way: dict[str, list[str]] = {"nodes": [], "conditions": []}  # outer ones first
@@ -146,14 +155,19 @@ class _Reading:
             self._condition(name)
         outputs = self._read_outputs()
         self._check_used(list(outputs.values()))
+        dims = self._used_dims()
         spec = ModelSpec(
             name=self.name,
             version=written.version,
-            inputs=tuple(self._inputs.values()),
-            outputs=tuple(TensorSpec(each, one.kind.dtype, one.kind.shape) for each, one in outputs.items()),
+            inputs=tuple(_largest(one, dims) for one in self._inputs.values()),
+            outputs=tuple(
+                _largest(TensorSpec(each, one.kind.dtype, (), sizes=one.kind.shape), dims)
+                for each, one in outputs.items()
+            ),
             stages=len(self._nodes),
             max_batch=min(model.max_batch for given in self._given.values() for model in given.models),
             steps=tuple(self._steps),
+            dims=dims,
         )
         planner = PlannerConfig(written.planner, written.replan)
         query = Query(spec, tuple(self._nodes.values()), planner, (written.deadline_ms or 0.0) / 1e3)
@@ -168,7 +182,7 @@ class _Reading:
         if name in self._inputs:
             spec = self._inputs[name]
             below = spec.limit if spec.least >= 0 else None
-            return Ref(INPUT, list(self._inputs).index(name), Kind(spec.dtype, spec.shape, below))
+            return Ref(INPUT, list(self._inputs).index(name), Kind(spec.dtype, spec.sizes or spec.shape, below))
         if name in self._given:
             outputs = ", ".join(f"{name}.{output}" for output in self._given[name].gives)
             raise QueryError(f"{name} is a node: take one of its outputs, {outputs}")
@@ -185,7 +199,9 @@ class _Reading:
         gives = self._given[name].gives
         if output not in gives:
             raise QueryError(f"{name} has no output {output!r:.100}: it has {', '.join(gives):.500}")
-        return Ref(self._number(name), list(gives).index(output), gives[output])
+        number, kind = self._number(name), gives[output]
+        shape = tuple([in_terms(size, self._sizes[name]) for size in kind.shape])
+        return Ref(number, list(gives).index(output), replace(kind, shape=shape))
 
     @contextmanager
     def _reading(self, table: str, name: str) -> Iterator[None]:
@@ -242,7 +258,8 @@ class _Reading:
                     told = f"there is no node {other!r:.100}: there are {', '.join(self._given)}"
                     raise self._source.error(told, "nodes", name, "after")
                 after.add(self._number(other))
-            takes = tuple(self._taken(name, given, spec) for spec in given.models[0].inputs)
+            sizes = self._sizes[name] = {}
+            takes = tuple(self._taken(name, given, spec, sizes) for spec in given.models[0].inputs)
             when = None
             if given.when is not None:
                 with self._source.about("nodes", name, "when"):
@@ -259,25 +276,72 @@ class _Reading:
             guarded=when is not None,
         )
         sources = tuple(self._origin(name, one, spec) for one, spec in zip(takes, given.models[0].inputs, strict=True))
-        self._steps.append(StepSpec(name, node.models, node.after, sources))
+        self._steps.append(StepSpec(name, node.models, node.after, sources, tuple(sizes.items())))
         self._takes.append(takes)
         self._whens.append(when)
         self._nodes[name] = node
         return len(self._nodes) - 1
 
-    def _taken(self, name: str, given: "_Given", spec: TensorSpec) -> Tensor:
-        """Return the checked expression for an input of a node's models."""
+    def _taken(self, name: str, given: "_Given", spec: TensorSpec, sizes: dict[str, Size]) -> Tensor:
+        """Return the checked expression for an input of a node's models.
+
+        What these call a dimension gets its size in terms of the query's in `sizes`.
+        """
         model = given.models[0].name
         with self._source.about("nodes", name, "inputs", spec.name):
-            found, wanted = tensor(given.inputs[spec.name], self), Kind(spec.dtype, spec.shape)
-            if not found.kind.fits(wanted):
-                raise QueryError(f"this is {found.kind}, and {model} takes {wanted}: cast, resize or reshape")
+            found, wanted = tensor(given.inputs[spec.name], self), Kind(spec.dtype, spec.sizes or spec.shape)
+            there = found.kind.shape
+            for size, side in zip(wanted.shape, there, strict=False):
+                if isinstance(size, str) and len(there) == len(wanted.shape) and size not in sizes:
+                    sizes[size] = side
+                    self._check_size(side, given, size, "nodes", name, "inputs", spec.name)
+            shape = tuple([in_terms(size, sizes) for size in wanted.shape])
+            if not found.kind.fits(replace(wanted, shape=shape)):
+                but = "".join([f", where {size} is {side}" for size, side in sizes.items() if size in wanted.shape])
+                raise QueryError(f"this is {found.kind}, and {model} takes {wanted}{but}: cast, resize or reshape")
             if isinstance(found, Ref) and found.node == INPUT:
                 of_client = list(self._inputs.values())[found.place]
                 if of_client.padding != spec.padding:
                     padded = f"rows are padded with {of_client.padding} for one model and {spec.padding} for {model}"
                     raise QueryError(f"{of_client.name}: {padded}; give the query an input for each")
         return found
+
+    def _check_size(self, side: Size, given: "_Given", size: str, *where: str) -> None:
+        """Raise `QueryError` for what is no size of a model's dimension; one of the query's is narrowed to what it is.
+
+        What is computed of the query's is compared when all have been narrowed.
+        """
+        model = given.models[0].name
+        for dim in [dim for each in given.models for dim in each.dims if dim.name == size]:
+            if isinstance(side, int):
+                if not dim.allows(side):
+                    raise QueryError(f"this has {side} for {size}, and {model} takes {dim.range()}")
+            elif side in self._dims:
+                own = self._dims[side]
+                self._dims[side] = own.and_also(dim)
+                if self._dims[side].least > self._dims[side].most:
+                    raise QueryError(f"{side} is {own.range()}, and {model} takes {dim.range()}: no size fits both")
+            else:
+                self._computed.append((side, dim, where))
+
+    def _used_dims(self) -> tuple[Dim, ...]:
+        """Return the dimensions that inputs have. Raises `QueryError` for computed sizes that a model does not take."""
+        used = {size for spec in self._inputs.values() for size in spec.sizes}
+        for name in self._written.dims:
+            if name not in used:
+                raise self._source.error(f"no input has the dimension {name}: name it in a shape", "dims", name)
+        for computed, dim, where in self._computed:
+            dims = [self._dims[name] for name in sorted(names_in(computed))]
+            ranges = [range(one.least, one.most + 1, one.step) for one in dims]
+            with self._source.about(*where):
+                if prod(map(len, ranges)) > MOST_TRIED:
+                    raise QueryError(f"{computed} has too many sizes to compare them with {dim.name}, {dim.range()}")
+                for sizes in product(*ranges):
+                    own = {one.name: size for one, size in zip(dims, sizes, strict=True)}
+                    if not dim.allows(found := size_of(computed, own)):
+                        told = ", ".join([f"{name}={size}" for name, size in own.items()])
+                        raise QueryError(f"{computed} is {found} for {told}, and {dim.name} must be {dim.range()}")
+        return tuple([dim for name, dim in self._dims.items() if name in used])
 
     def _origin(self, name: str, tensor: Tensor, spec: TensorSpec) -> str:
         """Name an unchanged tensor after its source, and a computed one after its key in the step."""
@@ -290,6 +354,20 @@ class _Reading:
 
     # Inputs and outputs -----------------------------------------------------------------------------------------------
 
+    def _read_dims(self) -> dict[str, Dim]:
+        """Return the dimensions that the file declares, and those of models, for inputs that are named alike."""
+        found: dict[str, Dim] = {}
+        for name, text in self._written.dims.items():
+            try:
+                if not WORD.fullmatch(name):
+                    raise ValueError("a name has letters, digits and _")
+                found[name] = Dim.read(name, self._source.typed(str, text, "dims", name))
+            except ValueError as error:
+                raise self._source.error(f"dims.{name:.100}: {error}", "dims", name) from None
+        for dim in [dim for given in self._given.values() for dim in given.models[0].dims]:
+            found.setdefault(dim.name, dim)
+        return found
+
     def _read_inputs(self) -> dict[str, TensorSpec]:
         """Return the inputs of the query: those that models take unchanged, or those that the file declares."""
         passed: dict[str, list[TensorSpec]] = {}
@@ -300,7 +378,9 @@ class _Reading:
         if self._written.inputs is None:
             return {name: _input(name, taken) for name, taken in passed.items()}
         declared = self._written.inputs.items()
-        return {name: _declared(self._source, name, value, passed.get(name, ())) for name, value in declared}
+        return {
+            name: _declared(self._source, name, value, passed.get(name, ()), self._dims) for name, value in declared
+        }
 
     def _read_outputs(self) -> dict[str, Tensor]:
         if not self._written.outputs:
@@ -345,8 +425,8 @@ class _Given:
 
     @property
     def gives(self) -> dict[str, Kind]:
-        """The outputs of its models, by name and in order."""
-        return {spec.name: Kind(spec.dtype, spec.shape) for spec in self.models[0].outputs}
+        """The outputs of its models, by name and in order; sizes are in terms of the models' own dimensions."""
+        return {spec.name: Kind(spec.dtype, spec.sizes or spec.shape) for spec in self.models[0].outputs}
 
 
 def _models(
@@ -362,9 +442,6 @@ def _models(
         if any(kind is not StageKind.STATIC for kind in models[name].kinds):
             why = "a step of a query must answer in one pass"
             raise source.error(f"model {name} is a sequence model, which answers step by step: {why}", *where)
-        if varying := ", ".join([f"{dim.name}={dim.written()}" for dim in models[name].dims]):
-            why = "tensors between steps have one size: build it with numbers for the step"
-            raise source.error(f"model {name} takes rows of any {varying}: {why}", *where)
     first, *others = chosen = tuple(models[name] for name in names)
     for model in others:
         for what, ours, theirs in (("inputs", first.inputs, model.inputs), ("outputs", first.outputs, model.outputs)):
@@ -376,7 +453,8 @@ def _models(
 
 def _told(tensors: tuple[TensorSpec, ...]) -> str:
     return ", ".join(
-        f"{spec.name} ({Kind(spec.dtype, spec.shape)}{'' if spec.padding is None else f', padded with {spec.padding}'})"
+        f"{spec.name} ({Kind(spec.dtype, spec.sizes or spec.shape)}"
+        f"{'' if spec.padding is None else f', padded with {spec.padding}'})"
         for spec in tensors
     )
 
@@ -424,10 +502,21 @@ def _input(name: str, taken: Sequence[TensorSpec]) -> TensorSpec:
         min((limit for limit, _ in limits), default=None),
         max((least for _, least in limits), default=0),
         min((spec.largest for spec in taken if spec.largest is not None), default=None),
+        first.sizes,
     )
 
 
-def _declared(source: Source, name: str, value: object, taken: Sequence[TensorSpec]) -> TensorSpec:
+def _largest(spec: TensorSpec, dims: Sequence[Dim]) -> TensorSpec:
+    """Return a tensor with the largest shape that it can have; without sizes where none varies."""
+    if not spec.sizes:
+        return spec
+    shape = spec.shape_of({dim.name: dim.most for dim in dims})
+    return replace(spec, shape=shape, sizes=() if shape == spec.sizes else spec.sizes)
+
+
+def _declared(
+    source: Source, name: str, value: object, taken: Sequence[TensorSpec], dims: Mapping[str, Dim]
+) -> TensorSpec:
     written, where = source.typed(WrittenInput, value, "inputs", name), ("inputs", name)
     if not taken and (written.dtype is None or written.shape is None):
         missing = "dtype" if written.dtype is None else "shape"
@@ -437,7 +526,13 @@ def _declared(source: Source, name: str, value: object, taken: Sequence[TensorSp
     dtype = known.dtype if written.dtype is None else written.dtype
     if dtype not in ITEM_BYTES:
         raise source.error(f"inputs.{name}.dtype is {dtype!r:.50}: take {', '.join(ITEM_BYTES)}", *where, "dtype")
-    spec = replace(known, dtype=dtype, shape=known.shape if written.shape is None else written.shape)
+    spec = replace(known, dtype=dtype)
+    if written.shape is not None:
+        for size in written.shape:
+            if isinstance(size, str) and size not in dims:
+                told = f"no dimension is called {size!r:.50}{instead(size, dims)}; declare it in [dims]"
+                raise source.error(f"inputs.{name}.shape: {told}", *where, "shape")
+        spec = _largest(replace(spec, shape=(), sizes=written.shape), list(dims.values()))
     if spec.row_bytes > MOST_BYTES:
         raise source.error(f"{name} has {spec.row_bytes} bytes: {MOST_BYTES} at most", *where, "shape")
     return spec

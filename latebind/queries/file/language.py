@@ -231,7 +231,7 @@ def operation(name: str) -> Operation:
 
 def _crop(x: Expression, top: Expression, left: Expression, height: Expression, width: Expression) -> Kind:
     image, size = _image("crop", x), _size("crop", (height, width))
-    for corner, part, whole in zip((top, left), size, image.shape[-2:], strict=True):
+    for corner, part, whole in zip((top, left), size, _fixed("crop", image)[-2:], strict=True):
         if part > whole:
             raise QueryError(f"crop cannot cut {_sized(size)} out of {image}: take at most what there is")
         if not isinstance(corner, Literal):
@@ -256,7 +256,8 @@ def _softmax(x: Expression) -> Kind:
 
 
 def _argmax(x: Expression) -> Kind:
-    return Kind("int64", (), below=_row("argmax", x).shape[0])
+    size = _row("argmax", x).shape[0]
+    return Kind("int64", (), below=size if isinstance(size, int) else None)
 
 
 def _max(x: Expression) -> Kind:
@@ -271,7 +272,7 @@ def _top_values(x: Expression, count: Expression) -> Kind:
 
 def _top_indices(x: Expression, count: Expression) -> Kind:
     row = _row("top_indices", x)
-    return Kind("int64", (_count("top_indices", count, row),), below=row.shape[0])
+    return Kind("int64", (_count("top_indices", count, row),), below=_fixed("top_indices", row)[0])
 
 
 def _select(x: Expression, index: Expression) -> Kind:
@@ -279,7 +280,10 @@ def _select(x: Expression, index: Expression) -> Kind:
     if not values.shape:
         raise QueryError("select has a single number: there is nothing in it to choose from")
     size = values.shape[0]
-    if isinstance(index, Literal):
+    if not isinstance(size, int):
+        if not isinstance(index, Literal) or _whole("select", index) not in (0, -1):
+            raise QueryError(f"select has an index in {values}, whose size varies: take the first, 0, or the last, -1")
+    elif isinstance(index, Literal):
         if not -size <= _whole("select", index) < size:
             raise QueryError(f"select has index {index.value} in {values}: take 0 to {size - 1}")
     else:
@@ -306,8 +310,9 @@ def _cast(x: Expression, dtype: Expression) -> Kind:
 
 def _reshape(x: Expression, first: Expression, *sizes: Expression) -> Kind:
     values, shape = _tensor("reshape", x), _size("reshape", (first, *sizes))
-    if prod(shape) != prod(values.shape):
-        raise QueryError(f"reshape cannot make {_sized(shape)} of {values}: it has {prod(values.shape)} values")
+    there = prod(_fixed("reshape", values))
+    if prod(shape) != there:
+        raise QueryError(f"reshape cannot make {_sized(shape)} of {values}: it has {there} values")
     return Kind(values.dtype, shape, values.below)
 
 
@@ -322,7 +327,8 @@ def _first(x: Expression, y: Expression, *more: Expression) -> Kind:
 
 def _resized(who: str, x: Expression, height: Expression, width: Expression) -> Kind:
     image = _floats(who, _image(who, x))
-    return Kind(image.dtype, (*image.shape[:-2], *_size(who, (height, width), times=prod(image.shape[:-2]))))
+    times = prod(_fixed(who, Kind(image.dtype, image.shape[:-2])))
+    return Kind(image.dtype, (*image.shape[:-2], *_size(who, (height, width), times=times)))
 
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -388,9 +394,17 @@ def _tensor(who: str, argument: Expression) -> Kind:
 def _numeric(who: str, kind: Kind) -> Kind:
     if kind.dtype == "bool":
         raise QueryError(f"{who} has {kind} where numbers are wanted: cast it first")
-    if not prod(kind.shape):
+    if 0 in kind.shape:
         raise QueryError(f"{who} has {kind}, in which there is nothing")
     return kind
+
+
+def _fixed(who: str, kind: Kind) -> tuple[int, ...]:
+    """Return a shape in which nothing varies."""
+    sizes = tuple([size for size in kind.shape if isinstance(size, int)])
+    if len(sizes) < len(kind.shape):
+        raise QueryError(f"{who} needs sizes that are known, not {kind}: resize it first, or take argmax, max or x[0]")
+    return sizes
 
 
 def _floats(who: str, kind: Kind) -> Kind:
@@ -408,7 +422,7 @@ def _row(who: str, argument: Expression) -> Kind:
 
 def _image(who: str, argument: Expression) -> Kind:
     kind = _tensor(who, argument)
-    if len(kind.shape) < 2 or not prod(kind.shape):
+    if len(kind.shape) < 2 or 0 in kind.shape:
         raise QueryError(f"{who} works on images (channels, height, width), not on {kind}")
     return kind
 
@@ -445,8 +459,9 @@ def _size(who: str, arguments: Arguments, *, times: int = 1) -> tuple[int, ...]:
 
 def _count(who: str, argument: Expression, row: Kind) -> int:
     count = _whole(who, argument)
-    if not 1 <= count <= row.shape[0]:
-        raise QueryError(f"{who} is to give {count} of {row}: take 1 to {row.shape[0]}")
+    (size,) = _fixed(who, row)
+    if not 1 <= count <= size:
+        raise QueryError(f"{who} is to give {count} of {row}: take 1 to {size}")
     return count
 
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import TypeAlias
 
 from latebind.domain.errors import QueryError
 from latebind.domain.query import Query
+from latebind.domain.sizes import Size
 
 INPUT = -1  # the node of a tensor that the client gave
 MOST_GROUPS = 64
@@ -17,10 +17,13 @@ EITHER = "first"  # the operation that returns the first of its arguments that e
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What is known of a tensor in advance: its `shape` has no batch; with `below`, values are 0 to `below` - 1."""
+    """What is known of a tensor in advance; with `below`, its values are 0 to `below` - 1.
+
+    Its `shape` has no batch. What varies from row to row is in terms of the named dimensions of the query.
+    """
 
     dtype: str
-    shape: tuple[int, ...]
+    shape: tuple[Size, ...]
     below: int | None = None
 
     @property
@@ -36,7 +39,7 @@ class Kind:
     @property
     def is_one(self) -> bool:
         """Whether it has one value."""
-        return prod(self.shape) == 1
+        return all(size == 1 for size in self.shape)
 
     def fits(self, other: "Kind") -> bool:
         """Tell whether one can be copied to the other."""

@@ -61,7 +61,6 @@ WRONG = [
     ('models = ["gate"]', 'models = ["gait"]', 13, "there is no model 'gait': there are gate, cars-small"),
     ('"cars-large"', '"pixels"', 16, "the same inputs: cars-small has input (float32 3x16x16); pixels has"),
     ('models = ["gate"]', 'models = ["translator"]', 13, "translator is a sequence model, which answers step by step"),
-    ('models = ["gate"]', 'models = ["texts"]', 13, "texts takes rows of any L=1..512: tensors between steps have one"),
     ('models = ["gate"]', 'model = ["gate"]', 13, "nodes.gate.model is not known here: take models, accuracy"),
     ("[nodes.gate]", "[nodes.a-gate]", 12, "'a-gate' is no name"),
     ('[nodes.gate]\nmodels = ["gate"]', "[nodes]\ngate = 1", 13, "nodes.gate: expected `object`, got `int`"),

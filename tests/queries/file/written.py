@@ -13,7 +13,11 @@ SMALL = TensorSpec("input", "float32", (3, 16, 16))
 SCORES = TensorSpec("output", "float32", (10,))
 BOX = TensorSpec("box", "float32", (4,))
 PIXELS = TensorSpec("input", "uint8", (3, 16, 16))
-TEXT = TensorSpec("ids", "int64", (512,), padding=0, sizes=("L",))
+TEXT = TensorSpec("ids", "int64", (512,), sizes=("L",))
+TOLD = TensorSpec("words", "int64", (128,), sizes=("T",))
+TAGS = TensorSpec("tags", "float32", (128, 3), sizes=("T", 3))
+HALF = TensorSpec("half", "float32", (64, 3), sizes=("T//2", 3))
+ROWS = TensorSpec("tags", "float32", (64, 3), sizes=("N", 3))
 WORDS = TensorSpec("words", "int64", (12,), padding=0, limit=500)
 
 
@@ -35,6 +39,9 @@ MODELS = {
         model("small-reader", TensorSpec("words", "int64", (12,), padding=0, limit=100), SCORES),
         model("odd", TensorSpec("x.1", "float32", (3, 16, 16)), TensorSpec("y.1", "float32", (2,))),
         ModelSpec("texts", "1", (TEXT,), (SCORES,), 2, 8, dims=(Dim("L", 1, 512),)),
+        ModelSpec("tagger", "1", (TOLD,), (TAGS, HALF), 2, 8, dims=(Dim("T", 4, 128),)),
+        ModelSpec("even-judge", "1", (ROWS,), (SCORES,), 2, 8, dims=(Dim("N", 2, 64, 2),)),
+        ModelSpec("judge", "1", (ROWS,), (SCORES,), 2, 8, dims=(Dim("N", 2, 64),)),
         ModelSpec("translator", "1", (WORDS,), (SCORES,), 2, 8, kinds=(StageKind.STATIC, StageKind.DECODER)),
     )
 }

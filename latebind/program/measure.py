@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from math import inf, log2, prod
+from itertools import islice
+from math import log2, prod
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -19,7 +20,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from latebind.domain.costs import Curve, Grid, ModelCosts, at_any_length
+from latebind.domain.costs import Curve, Grid, ModelCosts
 from latebind.domain.model import TensorSpec
 from latebind.domain.sizes import Dim
 from latebind.program.backends import StageFunction
@@ -73,15 +74,17 @@ def spread_of(seconds: Mapping[str, Sequence[float]]) -> float:
     return max((each[int(0.9 * len(each))] / each[int(0.1 * len(each))] for each in ranked), default=1.0)
 
 
-def _rounds(run: Callable[[], list[float]], runs: int | None = None) -> list[list[float]]:
+def _rounds(run: Callable[[], list[float]], runs: int | None = None, *, most: int = MAX_RUNS) -> list[list[float]]:
     """Return what a run took, after two that warm up, as often as is worth its time unless `runs` are asked for.
+
+    That is `most` times at most.
 
     Only runs count that had the processor to themselves; where there are hardly any, all do.
     """
     run()
     took = run()
     if runs is None:
-        runs = max(MIN_RUNS, min(MAX_RUNS, int(SECONDS_EACH * len(took) / max(sum(took), 1e-6))))
+        runs = max(MIN_RUNS, min(most, int(SECONDS_EACH * len(took) / max(sum(took), 1e-6))))
     alone: list[list[float]] = []
     every: list[list[float]] = []
     while len(alone) < runs and len(every) < TRIES * runs:
@@ -103,22 +106,11 @@ def profile_stages(
     """Return each stage's latency over `batches`; `inputs` are example rows of the model, repeated as needed.
 
     Where there are named dimensions `dims`, in which `specs` say the sizes of inputs, it is also over lengths from the
-    least to the most. Batches that would take long are left out, but for one row.
+    least to the most. Those take turns, as when served: OpenVINO takes up to a fifth longer where the last batch had
+    another length. Batches that would take long are left out, but for one row.
 
     Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
     """
-    if not dims:
-        return at_any_length(*_curves(stages, inputs, batches))
-    sizes = profiled_sizes(dims)
-    by_length = [_curves(stages, resized(inputs, specs, each), batches, MOST_SECONDS) for each in sizes]
-    lengths = tuple(prod(each.values()) for each in sizes)
-    return tuple(Grid(lengths, curves) for curves in zip(*by_length, strict=True))
-
-
-def _curves(
-    stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], batches: Sequence[int], most: float = inf
-) -> list[Curve]:
-    """Return each stage's latency over `batches`, of which those are left out that follow one of `most` seconds."""
 
     def seconds_of(passed: tuple[Tensor, ...]) -> list[float]:
         seconds = []
@@ -127,17 +119,30 @@ def _curves(
             seconds.append(took)
         return seconds
 
-    by_batch = list[list[float]]()
+    sizes = profiled_sizes(dims)
+    found: list[list[list[float]]] = [[] for _ in sizes]  # by length and batch: the seconds of each stage
     for batch in batches:
-        if by_batch and sum(by_batch[-1]) > most:
-            break
-        rows = _rounds(partial(seconds_of, with_batch(inputs, batch)))
-        by_batch.append([median(each) for each in zip(*rows, strict=True)])
-    return [Curve(tuple(batches[: len(by_batch)]), row) for row in zip(*by_batch, strict=True)]
+        taken = [place for place, each in enumerate(found) if not (dims and each and sum(each[-1]) > MOST_SECONDS)]
+        rows = [with_batch(resized(inputs, specs, sizes[place]) if dims else inputs, batch) for place in taken]
+        run = partial(lambda rows: [second for each in rows for second in seconds_of(each)], rows)
+        rounds = _rounds(run, most=MAX_RUNS // len(taken))  # lengths next to each other tell of each other
+        middle = iter([median(each) for each in zip(*rounds, strict=True)])
+        for place in taken:
+            found[place].append(list(islice(middle, len(stages))))
+    lengths = tuple(prod(each.values()) for each in sizes)
+    return tuple(
+        Grid(lengths, tuple(Curve(tuple(batches[: len(each)]), tuple(row[stage] for row in each)) for each in found))
+        for stage in range(len(stages))
+    )
 
 
 def profiled_sizes(dims: Sequence[Dim]) -> list[dict[str, int]]:
-    """Return sizes of the named dimensions from the least to the most, each of about twice the length of the last."""
+    """Return sizes of the named dimensions from the least to the most, each of about twice the length of the last.
+
+    Without any there is one, of length 1.
+    """
+    if not dims:
+        return [{}]
     octaves = sum(log2(dim.most / dim.least) for dim in dims)
     points = max(3, min(MOST_LENGTHS, 1 + round(octaves)))
     found: dict[int, dict[str, int]] = {}

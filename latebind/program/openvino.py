@@ -20,7 +20,7 @@ from latebind.domain.model import TensorSpec
 from latebind.program.backends import Backend, CompileOptions, StageFunction
 from latebind.program.device import HOST
 from latebind.program.eager import rebuild
-from latebind.program.graph import Graph
+from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.operators import resolve
 from latebind.program.whole_numbers import Ahead, split_whole_numbers
 
@@ -45,6 +45,7 @@ Array = NDArray[Any]
 # The gates in OpenVINO's order, as indices into torch's weights.
 LSTM_GATES = (1, 0, 2, 3)  # forget, input, cell, output; torch has input first
 GRU_GATES = (1, 0, 2)  # update, reset, new; torch has reset first
+ATTENTION = "aten.scaled_dot_product_attention.default"
 SHARED_FROM = 1 << 20  # bytes of weights from which twins that run at the same time may share them: `_options`
 
 
@@ -68,6 +69,7 @@ class OpenVino(Backend):
         What follows from whole numbers alone, torch computes first. Raises `ExportError` if OpenVINO has no conversion
         for an operator of the graph, or is not sure to compute with whole numbers as torch does.
         """
+        graph = _with_masked_rows(graph)
         parts = split_whole_numbers(graph, weights)
         if parts.unsure:
             raise ExportError(parts.unsure)
@@ -287,6 +289,29 @@ def _convert(graph: Graph, module: GraphModule) -> Foreign:
     except (RuntimeError, GeneralFailure, NotImplementedFailure, OpConversionFailure, OpValidationFailure) as error:
         reason = " ".join(str(error).split())[-300:]
         raise ExportError(f"OpenVINO cannot convert this model: {reason}; leave that backend out") from error
+
+
+def _with_masked_rows(graph: Graph) -> Graph:
+    """Return the graph with 0 for what attends to nothing, as torch has it: OpenVINO has NaN there.
+
+    Whether there is such a row follows from the mask, which is the same for all blocks, so torch finds it out first.
+    """
+    types, nodes, whole = graph.types(), list[Node](), dict[str, str]()
+    for node in graph.nodes:
+        mask = node.args[3] if node.op == ATTENTION and len(node.args) > 3 else None
+        kind = types.get(mask.name) if isinstance(mask, Value) else None
+        if not isinstance(mask, Value) or kind is None or kind.dtype != "bool" or node.type is None:
+            nodes.append(node)
+            continue
+        if mask.name not in whole:
+            some, whole[mask.name] = f"{mask.name}.some", f"{mask.name}.none"
+            each = TensorType("bool", (*kind.shape[:-1], 1))
+            nodes.append(Node(some, "aten.any.dim", (mask, -1, True), (), each))
+            nodes.append(Node(whole[mask.name], "aten.logical_not.default", (Value(some),), (), each))
+        nodes.append(replace(node, name=f"{node.name}.any"))
+        filled = (Value(f"{node.name}.any"), Value(whole[mask.name]), 0.0)
+        nodes.append(Node(node.name, "aten.masked_fill.Scalar", filled, (), node.type))
+    return replace(graph, nodes=tuple(nodes))
 
 
 def _matmul(node: Foreign) -> list[Foreign]:

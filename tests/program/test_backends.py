@@ -153,6 +153,25 @@ def test_an_output_that_is_a_view_of_the_input_is_a_copy(backend: str) -> None:
     assert torch.equal(found, torch.ones(2, 12))
 
 
+class Attention(nn.Module):
+    """Each word attends to those that count."""
+
+    def forward(self, words: Tensor, counts: Tensor) -> Tensor:
+        """Map `(B, T, D) float32` and `(B, T) int64` to `(B, T, D) float32`."""
+        mask = (counts != 0)[:, None, :].expand(-1, words.shape[1], -1)
+        return nn.functional.scaled_dot_product_attention(words, words, words, mask)
+
+
+@pytest.mark.parametrize("backend", FAST_EXACT)
+def test_where_no_word_counts_attention_answers_as_the_module_does(backend: str) -> None:
+    words, counts = torch.randn(3, 4, 8), torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]])
+    graph, weights = export(Attention(), (words, counts))
+    stage = compile_graph(graph, weights, backend=usable(backend), threads=1)
+    expected = run_module(Attention(), (words, counts))
+    assert expected[0].isfinite().all()
+    assert relative_error(stage(words, counts), expected) < 1e-5
+
+
 def test_bfloat16_is_near_but_not_equal() -> None:
     module, rows = nn.Conv2d(3, 16, 3).eval(), torch.randn(4, 3, 32, 32)
     found = compile_whole(module, rows, backend="openvino-bf16")(rows)

@@ -10,16 +10,18 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.sizes import Dim, Size
-from latebind.program.backends import exact_backends
+from latebind.program.backends import compile_graph, compile_stages, exact_backends
 from latebind.program.build import BuildReport, build_program
-from latebind.program.export import run_module
+from latebind.program.cut import cut_points, find_carries, split, with_carries
+from latebind.program.export import export, run_module
 from latebind.program.lengths import resized, tried_sizes
 from latebind.program.load import load_program
+from latebind.program.padding import together, turned
 from latebind.program.program import Program
 from latebind.program.verify import relative_error
-from latebind.repository.directory import ModelDirectory
 from tests.program.modules import Reader
 
+QUICK = [name for name in exact_backends() if name != "compile"]
 L = Dim("L", 1, 24)
 Sized = Mapping[str, Sequence[Size]]
 WORDS: Sized = {"words": ["L"], "counts": ["L"]}
@@ -93,14 +95,21 @@ class Speech(nn.Module):
         return out
 
 
+def short() -> Reader:
+    module = Reader()
+    del module.blocks[1:]
+    return module
+
+
 def words(rows: int) -> dict[str, Tensor]:
     return {"words": torch.randint(0, 20, (rows, 7))}
 
 
+FAST = ("reader", "unmasked")
 # What makes a module and rows of it, its dimensions and sizes, and whether rows of several sizes share a batch.
 Kind = tuple[Callable[[], nn.Module], Callable[[int], dict[str, Tensor]], Sequence[Dim], Sized, bool]
 MODELS: Mapping[str, Kind] = {
-    "reader": (Reader, lambda rows: sentences(rows, 7), [L], WORDS, True),
+    "reader": (short, lambda rows: sentences(rows, 7), [L], WORDS, True),
     "tagger": (Tagger, words, [L], {"words": ["L"]}, True),
     "tagger of both directions": (partial(Tagger, both=True), words, [L], {"words": ["L"]}, False),
     "unmasked": (Unmasked, words, [L], {"words": ["L"]}, False),
@@ -129,7 +138,12 @@ def compare(module: nn.Module, program: Program, examples: Mapping[str, Tensor],
 
 
 def build(
-    module: nn.Module, examples: Mapping[str, Tensor], directory: Path, dims: Sequence[Dim], sizes: Sized, backend: str
+    module: nn.Module,
+    examples: Mapping[str, Tensor],
+    directory: Path,
+    dims: Sequence[Dim],
+    sizes: Sized,
+    backends: Sequence[str],
 ) -> BuildReport:
     return build_program(
         module.eval(),
@@ -138,23 +152,52 @@ def build(
         name="model",
         dims=dims,
         sizes=sizes,
-        backends=[backend],
+        backends=backends,
         min_stage_seconds=0.0,
         max_overhead=None,
         max_batch=4,
     )
 
 
-@pytest.mark.parametrize("backend", [name for name in exact_backends() if name != "compile"])
-@pytest.mark.parametrize("kind", MODELS)
-def test_stages_answer_as_the_module_does_at_any_size(tmp_path: Path, kind: str, backend: str) -> None:
+@pytest.mark.parametrize(
+    "kind", [kind if kind in FAST else pytest.param(kind, marks=pytest.mark.slow) for kind in MODELS]
+)
+def test_stages_answer_as_the_module_does_at_any_size(tmp_path: Path, kind: str) -> None:
     make, rows, dims, sizes, pads = MODELS[kind]
     module, examples = make(), rows(3)
-    report = build(module, examples, tmp_path, dims, sizes, backend)
-    program = load_program(ModelDirectory.open(tmp_path))
-    assert (program.spec.dims, program.spec.pads) == (tuple(dims), pads)
+    report = build(module, examples, tmp_path, dims, sizes, QUICK)
     assert report.cut_points > 0
-    compare(module, program, examples, 4)
+    for backend in QUICK:
+        program = load_program(report.directory, backend=backend)
+        assert (program.spec.dims, program.spec.pads) == (tuple(dims), pads)
+        compare(module, program, examples, 4)
+
+
+@pytest.mark.parametrize("backend", QUICK)
+def test_rows_of_different_sizes_are_answered_together_as_alone_wherever_they_join(backend: str) -> None:
+    torch.manual_seed(1)
+    module, examples = Reader().eval(), sentences(4, 7)
+    graph, weights = export(module, examples, dims=[L], sizes=WORDS)
+    whole = with_carries(graph, turned(graph, weights, find_carries(graph)))
+    graphs = split(whole, cut_points(whole)[::3])
+    assert len(graphs) >= 4
+    stages = compile_stages(graphs, weights, backend=backend, threads=1)
+    rows = [tuple(sentences(1, length).values()) for length in (1, 5, 24, 23, 2)]
+    for joins in ([0, 0, 0, 0, 0], [0, 1, 1, 2, 3], [3, 2, 1, 0, 0]):
+        found = together(stages, graphs, graph.inputs, rows, joins)
+        for row, answer in zip(rows, found, strict=True):
+            assert relative_error(answer, run_module(module, row)) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("compile" not in exact_backends(), reason="torch.compile needs a C++ compiler")
+def test_a_compiled_stage_takes_any_size() -> None:
+    module = Unmasked().eval()
+    graph, weights = export(module, words(3), dims=[L], sizes={"words": ["L"]})
+    stage = compile_graph(graph, weights, backend="compile", threads=1)
+    for rows, length in ((1, 1), (1, 5), (3, 1), (3, 24), (2, 7)):
+        given = torch.randint(0, 20, (rows, length))
+        assert relative_error(stage(given), run_module(module, (given,))) < 1e-5
 
 
 class Positions(nn.Module):
@@ -201,5 +244,5 @@ def test_what_cannot_be_served_at_any_size_is_refused_with_the_line_or_the_range
     module: nn.Module, dims: Sequence[Dim], sizes: Sized, says: str, tmp_path: Path
 ) -> None:
     with pytest.raises((ExportError, ConfigError), match=says):
-        build(module, words(3), tmp_path, dims, sizes, "eager")
+        build(module, words(3), tmp_path, dims, sizes, ["eager"])
     assert not list(tmp_path.iterdir())

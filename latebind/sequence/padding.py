@@ -1,14 +1,26 @@
 """Padding of sequences at the frontend: rows are padded to the width of their slots, and answers are trimmed."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.sizes import Dim
 
 Rows: TypeAlias = NDArray[Any]
+LENGTH = "length"  # of the rows of a sequence model
+
+
+def lengths_named(spec: ModelSpec) -> ModelSpec:
+    """Return a model with the length of its sequences as a named dimension, as all else that varies is one."""
+    longest = [tensor.shape[0] for tensor in spec.inputs if tensor.padding is not None]
+    if spec.dims or not longest:
+        return spec
+    inputs = [tensor if tensor.padding is None else replace(tensor, sizes=(LENGTH,)) for tensor in spec.inputs]
+    return replace(spec, inputs=tuple(inputs), dims=(Dim(LENGTH, 1, min(longest)),))
 
 
 def room(place: Rows, shape: Sequence[int], spec: TensorSpec) -> Rows:

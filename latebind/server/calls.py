@@ -13,7 +13,7 @@ from msgspec import structs
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.sequence.padding import room
+from latebind.sequence.padding import lengths_named, room
 from latebind.server.described import NO_WISHES, RequestedOutput
 from latebind.server.gateway import NO_DIMS, Array
 from latebind.server.limits import Limits
@@ -42,7 +42,7 @@ NESTED = re.compile(rb"\[\s*\[")
 class Tensor:
     """One input or output of a model, with everything precomputed that translating it needs."""
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: TensorSpec, *, fills_up: bool = False) -> None:
         self.name = spec.name
         self.title = f"tensor {spec.name!r}"  # in error messages
         self.datatype = DATATYPES[spec.dtype]
@@ -53,7 +53,7 @@ class Tensor:
         self._spec = spec
         self._sizes = spec.sizes or spec.shape
         self._named = [place for place, size in enumerate(self._sizes) if not isinstance(size, int)]
-        self.is_padded = spec.padding is not None and not self._named
+        self.fills_up = fills_up  # rows have a place of `shape`, of which a shorter one takes the front
         self._is_limited = spec.is_limited
         self.is_bounded = self._is_limited or self.datatype == "BOOL"
         item: Any = JSON_ITEMS[self.dtype.kind]
@@ -72,10 +72,8 @@ class Tensor:
             known = "" if datatype in DATATYPES.values() else ", which is not served"
             raise InvalidRequest(f"{self.title} is {datatype!r:.40}{known}: it must be {self.datatype}")
         if not shape or not self._fits(tuple(shape[1:])):
-            most = f", and rows of 1 to {self.shape[0]}" if self.is_padded else ""
             alone = f": one row is {[1, *shape]}" if shape and self._fits(tuple(shape)) else ""
-            sides = ", ".join(["-1" if self.is_padded else str(size) for size in self._sizes])
-            wanted = f"[{', '.join(filter(None, ('-1', sides)))}], -1 being the batch{most}{alone}"
+            wanted = f"[{', '.join(map(str, (-1, *self._sizes)))}], -1 being the batch{alone}"
             raise InvalidRequest(f"{self.title} has shape {list(shape)!s:.80}: it must be {wanted}")
         if not 1 <= shape[0] <= max_rows:
             raise InvalidRequest(f"{self.title} has a batch of {shape[0]!s:.40} rows: send 1 to {max_rows}")
@@ -88,14 +86,12 @@ class Tensor:
         values, rest = divmod(size, self.dtype.itemsize)
         row = () if rest else self.row_of(values)
         if not self._fits(row) or self.bytes_of(row) != size:
-            most = "at most " if self.is_padded or self._named else ""
+            most = "at most " if self._named else ""
             raise InvalidRequest(f"the body has {size} bytes: one row of {self.title} has {most}{self.longest_row}")
         return (1, *row)
 
     def row_of(self, values: int) -> tuple[int, ...]:
         """Return the shape of a row that has so many values, if one has. Raises `InvalidRequest` if several do."""
-        if self.is_padded:
-            return (values,)
         if len(self._named) > 1:
             sides = " and ".join([str(self._sizes[place]) for place in self._named])
             raise InvalidRequest(f"{self.title} may have any {sides}: send a `shape`, by /infer with its JSON")
@@ -111,7 +107,7 @@ class Tensor:
 
     def room(self, place: Array, shape: Sequence[int]) -> Array:
         """Return the part of `place` that a row of this shape takes; the rest is filled with padding."""
-        return room(place, shape[1:], self._spec) if self.is_padded else place
+        return room(place, shape[1:], self._spec) if self.fills_up else place
 
     def check(self, rows: Sequence[Array]) -> None:
         """Raise `InvalidRequest` if rows that came as bytes hold values that datatype or model do not allow."""
@@ -163,9 +159,10 @@ class Tensor:
 
     def _fits(self, row: tuple[int, ...]) -> bool:
         """Tell whether rows of this shape are rows of the tensor, whatever the sizes of named dimensions."""
-        if self._named and len(row) == len(self.shape):
-            return all(row[place] == size for place, size in enumerate(self._sizes) if isinstance(size, int))
-        return row == self.shape or (self.is_padded and len(row) == 1 and 1 <= row[0] <= self.shape[0])
+        if not self._named:
+            return row == self.shape
+        fixed = [(place, size) for place, size in enumerate(self._sizes) if isinstance(size, int)]
+        return len(row) == len(self.shape) and all(row[place] == size for place, size in fixed)
 
     def _check_limit(self, array: Array) -> None:
         """Raise `InvalidRequest` if the model does not allow one of the values."""
@@ -192,7 +189,7 @@ class CallInput(msgspec.Struct, frozen=True):
         A row that is shorter than the tensor gets the front of its place; the rest is filled with padding.
         """
         tensor, places = self.tensor, rows[self.tensor.name]
-        return [tensor.room(row, self.shape) for row in places] if tensor.is_padded else places
+        return [tensor.room(row, self.shape) for row in places] if tensor.fills_up else places
 
 
 class CallOutput(msgspec.Struct, frozen=True):
@@ -247,7 +244,11 @@ class Calls:
 
     def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
-        self.inputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.inputs}
+        self._sized = lengths_named(spec)
+        self.inputs: Mapping[str, Tensor] = {
+            tensor.name: Tensor(tensor, fills_up=tensor.padding is not None and not spec.dims)
+            for tensor in self._sized.inputs
+        }
         self.outputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.outputs}
         self._all = [
             tuple([CallOutput(tensor, binary) for tensor in self.outputs.values()]) for binary in (False, True)
@@ -255,7 +256,7 @@ class Calls:
         self._limits = limits
         self._regions = regions or Regions()
         self._matched = lru_cache(SHAPES)(self._match)  # clients send the same few shapes
-        self._varies = bool(spec.dims)
+        self.varies = bool(self._sized.dims)
         self.dims = lru_cache(SHAPES)(self._dims)
 
     def _match(self, name: str, datatype: str, shape: tuple[int, ...]) -> tuple[Tensor, int]:
@@ -266,7 +267,7 @@ class Calls:
     def _dims(self, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Mapping[str, int]:
         """Return the sizes of named dimensions in a call whose inputs, by name, have these shapes."""
         try:
-            return self.spec.dims_of({name: shape[1:] for name, shape in shapes})
+            return self._sized.dims_of({name: shape[1:] for name, shape in shapes})
         except ValueError as error:
             raise InvalidRequest(f"tensor {error}") from None
 
@@ -276,7 +277,7 @@ class Calls:
         The sizes are those of named dimensions.
         """
         found: dict[str, Tensor] = {}
-        rows, varies = 0, self._varies
+        rows, varies = 0, self.varies
         if varies:
             given = list(given)
         for name, datatype, shape in given:

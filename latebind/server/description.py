@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.sequence.padding import lengths_named
 from latebind.server.calls import DATATYPES
 from latebind.server.gateway import ModelMetrics, Snapshot, StepAnswer
 
@@ -55,8 +56,8 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
-    if spec.dims:
-        config["parameters"] = {dim.name: {"string_value": dim.written()} for dim in spec.dims}
+    if dims := lengths_named(spec).dims:
+        config["parameters"] = {dim.name: {"string_value": dim.written()} for dim in dims}
     if spec.steps:
         config["ensemble_scheduling"] = {"step": _steps(spec, {model.name: model for model in models})}
     else:

@@ -3,7 +3,7 @@
 One model takes texts, of which padding changes nothing, and a query has another judge what it says of them, whose
 answer padding would change. Calls of random lengths and rows, in every way that there is to send them, come at once, so
 that batches mix lengths; each answer is that of the modules themselves to the same rows.
-`HYPOTHESIS_PROFILE=thorough pytest tests/server/test_lengths.py` sends 100,000.
+`HYPOTHESIS_PROFILE=thorough pytest tests/server/test_lengths.py` sends 100,000 to each, in ten pieces.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tests.server.conftest import SERVICE
 from tests.server.real import binary_body, json_body, odd_parts, read_reply, real_frontend, until_all_is_free, written
 from tests.server.rpc.conftest import outputs
 
-CALLS = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 400
+PIECES, CALLS = (10, 10_000) if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else (1, 400)
 CLIENTS = 12
 SLOTS = 16
 LONGEST = 40
@@ -171,14 +171,15 @@ class Crowd:
         return of_reply(reply)
 
 
+@pytest.mark.parametrize("piece", range(PIECES))
 @pytest.mark.parametrize("model", ["tagger", "judged"])
-def test_every_answer_is_the_modules_own_at_the_rows_own_length(models: Path, model: str) -> None:
+def test_every_answer_is_the_modules_own_at_the_rows_own_length(models: Path, model: str, piece: int) -> None:
     async def test() -> None:
         async with real_frontend(models, model, engine=EngineConfig(slots=SLOTS), grpc_port=0) as (client, frontend):
             crowd = Crowd(frontend, model, CALLS)
             async with asyncio.TaskGroup() as group:
                 for seed in range(CLIENTS):
-                    group.create_task(crowd.client(seed))
+                    group.create_task(crowd.client(CLIENTS * piece + seed))
             assert crowd.seen.total() == CALLS
             assert {length for _, length in crowd.seen} == set(range(1, LONGEST + 1))
             await until_all_is_free(client)

@@ -276,7 +276,7 @@ def test_what_varies_is_minus_one_and_its_range_is_among_the_parameters() -> Non
     assert [(one["shape"]) for one in metadata(picture)["inputs"]] == [[-1, 2, -1, -1]]  # type: ignore[attr-defined]
     assert config["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": [2, -1, -1]}]
     assert config["parameters"] == {"H": {"string_value": "4..8:4"}, "W": {"string_value": "1..6"}}
-    assert "parameters" not in model_config(WORDS, [WORDS], max_rows=MAX_ROWS)
+    assert model_config(WORDS, [WORDS], max_rows=MAX_ROWS)["parameters"] == {"length": {"string_value": "1..40"}}
 
 
 # What the machine does ------------------------------------------------------------------------------------------------

@@ -257,7 +257,7 @@ class Codec:
         (tensor,) = inputs.values()
         shape = tensor.one_row(size)
         given, wanted = (CallInput(tensor, shape),), self.calls.wanted((), binary=True)
-        dims = self.calls.dims(((tensor.name, shape),)) if self.spec.dims else NO_DIMS
+        dims = self.calls.dims(((tensor.name, shape),)) if self.calls.varies else NO_DIMS
         return Call(given, 1, wanted, size, dims=dims)
 
     def decode_row(self, text: bytes) -> Call:

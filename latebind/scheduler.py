@@ -164,10 +164,10 @@ class Scheduler:
         if refusal is not None:
             actions.extend([Reply(i, model, refusal, NOT_RUN, seconds, 0.0, slack) for i in requests])
             return
-        inputs, priority = event.inputs, event.priority
+        inputs, priority, sizes = event.inputs, event.priority, event.sizes
         for place, i in enumerate(requests):
             steps = inputs[place] if inputs else 1
-            self._live[i] = request = Request(i, model, slots[place], due, now, steps, priority, slack)
+            self._live[i] = request = Request(i, model, slots[place], due, now, steps, priority, slack, sizes=sizes)
             self._queued += 1
             lane.add(request)
             if self._sheds:
@@ -196,7 +196,7 @@ class Scheduler:
             spare = inf
             if self._sheds and lane.open:  # of others, which these would make late
                 turn = self.policy.order.turn(event.deadline, now, event.priority, event.requests[0])
-                spare = self._models.backlog.spare(turn, len(event.requests) * lane.seconds_per_request, now)
+                spare = self._models.backlog.spare(turn, len(event.requests) * lane.work(longest(event)), now)
             if spare >= 0.0:
                 if not lane.estimate.doubted:
                     lane.refused_since = inf
@@ -244,9 +244,10 @@ class Scheduler:
             if name is not None and name != lane.name and residency.seconds_to(name, now) < least:
                 other = self._lanes[name]
                 work += other.held.ahead(turn) * other.seconds_per_request
-        start = now + max(loads, work / at_once) + (held + before) * lane.seconds_per_request / at_once
-        longest = event.inputs[0] if len(event.inputs) == 1 else max(event.inputs, default=1)
-        return start, start + lane.own(longest, lane.queue.ahead(turn) + held + before)
+        inputs = longest(event)
+        each = lane.work(inputs) if before else lane.seconds_per_request
+        start = now + max(loads, work / at_once) + (held + before) * each / at_once
+        return start, start + lane.own(inputs, lane.queue.ahead(turn) + held + before)
 
     def _update_work(self, lane: Lane) -> None:
         lane.update_work(min(self.policy.batch_limit(lane), self._largest_first[0].granularity))
@@ -275,8 +276,9 @@ class Scheduler:
         # Members that a lookup beside the worker answered may have had the longest input.
         if batch.ran == len(members):
             size, launched_at = worker.launched
-            inputs = batch.inputs if batch.spec.kinds else 1
-            self._lanes[batch.spec.name].estimate.observe(now - launched_at, size, batch.stage, inputs)
+            estimate = self._lanes[batch.spec.name].estimate
+            inputs = batch.inputs if batch.spec.kinds or estimate.by_length else 1
+            estimate.observe(now - launched_at, size, batch.stage, inputs)
         if stage in batch.spec.lookups:
             self._lanes[batch.spec.name].estimate.observe_exits(stage, len(members), len(exited))
         last = stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER
@@ -549,3 +551,8 @@ class Scheduler:
                     return
                 self._end_queued(request, Outcome.EXPIRED, now, actions)
             heappop(self._last_starts)
+
+
+def longest(event: Arrived) -> int:
+    """Return the steps of the longest input of a call, or the length of its rows."""
+    return event.inputs[0] if len(event.inputs) == 1 else max(event.inputs, default=1)

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import accumulate, pairwise
-from math import ceil, inf
+from math import ceil, inf, sqrt
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -169,7 +169,11 @@ class Estimate:
             self.pace = Pace(least=-0.5 * min(costs.step(i, 1) for i in range(self.decoder)))
         self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
         self.varies = any(len(grid.lengths) > 1 for grid in costs.stages)  # whether the length of a batch counts
-        self._by_class = self.varies and not spec.kinds  # steps of a sequence are few, and counted one by one
+        self.by_length = self.varies and not spec.kinds  # steps of a sequence are few, and counted one by one
+        self.typical = TYPICAL_STEPS if spec.kinds else 1  # length of an input, before any has come
+        if self.by_length:
+            known = [length for grid in costs.stages if len(grid.lengths) > 1 for length in grid.lengths]
+            self.typical = length_class(round(sqrt(min(known) * max(known))))
         self._tables: dict[int, _Table] = {}  # by length class and batch size
         self._once, self._encoders, self._decoders = (
             _sums([float(one is kind) for one in kinds]) for kind in StageKind
@@ -269,7 +273,7 @@ class Estimate:
 
         That is to the end of the network, or to its first exit where the caller `hopes` for exits.
         """
-        return self.until_exit(0, 1) if hopes else self.whole(1, inputs, self.fewest_outputs)
+        return self.until_exit(0, 1, inputs) if hopes else self.whole(1, inputs, self.fewest_outputs)
 
     def between(self, batch: int, stage: int, step: int, inputs: int) -> float:
         """Return the seconds from the start to before step `step` of `stage`: what it takes to catch up."""
@@ -318,7 +322,7 @@ class Estimate:
         A fixed cost below 0 is not believed here: the profile was taken at a slower moment, which holds for all sizes.
         Small batches, which have more launches per request, would look quicker, and nothing would correct that.
         """
-        inputs, pace = TYPICAL_STEPS if self._spec.kinds else 1, self.pace
+        inputs, pace = self.typical, self.pace
         whole = self.whole(batch, inputs, self.mean_outputs)
         if pace.launch >= 0.0:
             return whole
@@ -327,7 +331,7 @@ class Estimate:
     # Where some leave early: of models whose stages all run once ------------------------------------------------------
 
     @derived
-    def prospects(self, stage: int, batch: int) -> list[tuple[float, float]]:
+    def prospects(self, stage: int, batch: int, inputs: int = 1) -> list[tuple[float, float]]:
         """Return, for each exit of a batch that goes on from before `stage`, the answers expected by then, and when.
 
         The last exit is the end. Later stages run with the number of members that are left on average.
@@ -335,38 +339,56 @@ class Estimate:
         found: list[tuple[float, float]] = []
         seconds = 0.0
         for i in range(stage, self._spec.stages):
-            seconds += self.unit(max(1, round(batch * self.alive[i] / self.alive[stage])), i)
+            seconds += self.unit(max(1, round(batch * self.alive[i] / self.alive[stage])), i, inputs)
             if i in self._ends:
                 found.append((batch * (1.0 - self.alive[i + 1] / self.alive[stage]), seconds))
         return found
 
-    def until_exit(self, stage: int, batch: int) -> float:
+    def until_exit(self, stage: int, batch: int, inputs: int = 1) -> float:
         """Return the seconds of a batch that goes on from before `stage` until a member may leave."""
-        return self.prospects(stage, batch)[0][1]
+        return self.prospects(stage, batch, inputs)[0][1]
+
+    def exits_at(self, stage: int) -> "Exits":
+        """Return what `until_exit` says at a stage, by batch size and length, kept until something has moved."""
+        known = self.known()
+        found: Exits | None = known.get(stage)
+        if found is None:
+            found = known[stage] = Exits(self, stage)
+        return found
 
     @derived
-    def best_rate(self, stage: int, batch: int) -> float:
+    def best_rate(self, stage: int, batch: int, inputs: int = 1) -> float:
         """Return the answers per second of a batch that goes on to the exit at which they are the most.
 
         That rate is the index of Gittins (1979): running the job with the greatest index first minimises the sum of
         waiting times where jobs end at random and switching between them costs nothing.
         """
-        return max([answers / seconds if seconds else inf for answers, seconds in self.prospects(stage, batch)])
+        return max([answers / seconds if seconds else inf for answers, seconds in self.prospects(stage, batch, inputs)])
 
     @derived
-    def ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def ends(self, inputs: int = 1) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return the seconds after which a request alone may leave, ascending, and the share that leaves then."""
-        answers, seconds = zip(*self.prospects(0, 1), strict=True)
+        answers, seconds = zip(*self.prospects(0, 1, inputs), strict=True)
         return seconds, tuple([after - before for before, after in pairwise((0.0, *answers))])
 
+    def works(self, most: int, within: float) -> "Works":
+        """Return what `work` says by length, kept until something has moved."""
+        known, key = self.known(), (most, within)
+        found: Works | None = known.get(key)
+        if found is None:
+            found = known[key] = Works(self, most, within)
+        return found
+
     @derived
-    def work(self, most: int) -> float:
+    def work(self, most: int, inputs: int = 1, within: float = inf) -> float:
         """Return the average seconds that a request takes of a worker, where few requests reach the later stages.
 
         Each stage runs in its best batch size up to `most`, because requests that rest at a stage are joined by others.
+        Larger batches than those that end `within` some seconds do not count.
         """
-        stages, batches = range(self._spec.stages), sizes(most)
-        return sum([self.alive[i] * min([self.unit(size, i) / size for size in batches]) for i in stages])
+        stages = range(self._spec.stages)
+        batches = [size for size in sizes(most) if size == 1 or self.whole(size, inputs) <= within]
+        return sum([self.alive[i] * min([self.unit(size, i, inputs) / size for size in batches]) for i in stages])
 
     @derived
     def shares(self, stage: int, limit: int, most: int) -> Shares:
@@ -383,13 +405,38 @@ class Estimate:
     def _table(self, batch: int, length: int) -> "_Table":
         if not self.varies:
             length = 1
-        elif self._by_class:
+        elif self.by_length:
             length = length_class(length)
         key = length << BATCH_BITS | batch
         found = self._tables.get(key)
         if found is None:
             found = self._tables[key] = _Table(self._spec, self._costs, batch, length)
         return found
+
+
+class Exits(dict[tuple[int, int], float]):
+    """The seconds until a member may leave that goes on from before `stage`, by batch size and length."""
+
+    def __init__(self, estimate: Estimate, stage: int) -> None:
+        self._estimate = estimate
+        self._stage = stage
+
+    def __missing__(self, key: tuple[int, int]) -> float:
+        seconds = self[key] = self._estimate.until_exit(self._stage, *key)
+        return seconds
+
+
+class Works(dict[int, float]):
+    """The average seconds of a request, by length, where batches are of `most` requests and end `within` seconds."""
+
+    def __init__(self, estimate: Estimate, most: int, within: float) -> None:
+        self._estimate = estimate
+        self._most = most
+        self._within = within
+
+    def __missing__(self, length: int) -> float:
+        seconds = self[length] = self._estimate.work(self._most, length, self._within)
+        return seconds
 
 
 class _Table:

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from operator import attrgetter
 
-from latebind.batching.decisions import Decision, GoOn, Shed, Wait
+from latebind.batching.decisions import Decision, GoOn, Launch, Shed, Wait
+from latebind.batching.lengths import Pool
 from latebind.batching.policy import Stacked
 from latebind.batching.requests import Lane, Order, Request
 from latebind.batching.workers import BatchTable, SubBatch, Worker
@@ -40,7 +41,7 @@ class LazyPlus(Stacked):
 
     def batch_limit(self, model: Lane) -> int:
         """Return the largest batch that makes requests quicker, at most the configured one."""
-        return model.estimate.worth_batching(model.most)
+        return model.most if model.estimate.by_length else model.estimate.worth_batching(model.most)
 
     def decide(self, view: Worker, now: float) -> Decision:
         """Launch, shed or go on."""
@@ -50,6 +51,8 @@ class LazyPlus(Stacked):
         most = self._share(view, model)
         if not most:
             return Wait()
+        if model.queue.groups is not None:
+            return model.launch(self._pick(view, model, most, now))
         most = quickest(model, most, now, view.models.requests - len(model.queue))
         batch = self._in_time_together(model, most, 0, now) or model.queue.first(1)
         return self._shed(model, batch, len(batch), now) or model.launch(batch)
@@ -57,6 +60,13 @@ class LazyPlus(Stacked):
     def _share(self, view: Worker, model: Lane) -> int:
         """Return the most requests that an idle worker may start."""
         return min(model.most, view.granularity, len(model.queue))
+
+    def _pick(self, view: Worker, model: Lane, most: int, now: float) -> list[Request]:
+        """Return which requests of different lengths start, at most `most`."""
+        pool = Pool.waiting(view, model, most, now)
+        picked = pool.shortest(now)
+        picked = pool.saved(picked, True, now) or picked
+        return [model.queue[number] for number in picked.numbers]
 
     def _in_time_together(self, model: Lane, most: int, beside: int, now: float) -> Sequence[Request]:
         """Return at most `most` requests to start, `beside` the started requests of their model.
@@ -108,9 +118,7 @@ class LazyPlus(Stacked):
         whole = own.estimate.whole(len(top.members), top.inputs)
         others = [model.queue for model in view.models.waiting if model is not own]
         closed = any(now - queue.oldest.arrived > PATIENCE * whole for queue in others)
-        shortest_first = sorted(
-            view.models.waiting, key=lambda model: model.estimate.whole(1, model.queue.first(1)[0].inputs)
-        )
+        shortest_first = sorted(view.models.waiting, key=lambda model: model.estimate.whole(1, model.queue.shortest))
         for model in shortest_first:
             room = min(self.room(view, model), len(model.queue))
             if room > 0 and model is own:
@@ -120,24 +128,39 @@ class LazyPlus(Stacked):
                     room = sharing(own, len(top.members), room)
             if room <= 0:
                 continue
-            newcomers = self._in_time_together(model, room, view.started(model), now)
+            if model.queue.groups is not None:
+                newcomers: Sequence[Request] = self._pick(view, model, room, now)
+            else:
+                newcomers = self._in_time_together(model, room, view.started(model), now)
             if not newcomers:
                 continue
             shed = self._shed(model, newcomers, len(newcomers) + view.started(model), now)
             if shed is not None:
                 return shed
-            if model is own:
-                pays = top.kind is StageKind.DECODER or joining_pays(own, top, newcomers)
-                delay = own.estimate.between(len(newcomers), top.stage, top.step, longest(newcomers))
-                most = BOUND * whole - delay
-            else:
-                delay = model.estimate.whole(len(newcomers), longest(newcomers), model.estimate.mean_outputs)
-                pays = passing_pays(own, top, len(newcomers), delay)
-                most = BOUND_PASSING * whole - delay
-            held_up = any(request.delayed > most for request in top.members.values())
-            if pays and not held_up and all_in_time(view, model, newcomers, now):
+            if self._go_first(view, model, newcomers, now):
                 return model.launch(newcomers)
         return GoOn()
+
+    def _go_first(self, view: Worker, model: Lane, newcomers: Sequence[Request], now: float) -> bool:
+        """Return whether new requests run before the newest sub-batch: to catch up with it, or to the end.
+
+        Those that differ from it in length catch up where that costs less.
+        """
+        top = view.entries[-1]
+        own = view.model_of(top)
+        whole = own.estimate.whole(len(top.members), top.inputs)
+        joins = model is own and top.takes(newcomers[0])
+        pays = joins and (top.kind is StageKind.DECODER or joining_pays(own, top, newcomers))
+        if pays or (joins and model.queue.groups is None):
+            delay = own.estimate.between(len(newcomers), top.stage, top.step, longest(newcomers))
+            most = BOUND * whole - delay
+        else:
+            joins = False
+            delay = model.estimate.whole(len(newcomers), longest(newcomers), model.estimate.mean_outputs)
+            pays = passing_pays(own, top, len(newcomers), delay)
+            most = (BOUND if model is own else BOUND_PASSING) * whole - delay
+        held_up = any(request.delayed > most for request in top.members.values())
+        return pays and not held_up and all_in_time(view, model, newcomers, now, joins=joins)
 
 
 def all_in_time(
@@ -146,18 +169,21 @@ def all_in_time(
     newcomers: Sequence[Request],
     now: float,
     length: Callable[[Request], int | None] = lambda _: None,
+    *,
+    joins: bool = True,
 ) -> bool:
     """Return whether all are in time if `newcomers` catch up with the newest sub-batch.
 
-    If that sub-batch belongs to another model, they run before it instead. A request that is late already does not
-    count: it would keep all others waiting for nothing. `length` tells the steps of an answer where they are known.
+    If that belongs to another model, or none of them `joins` it, they run before it instead. A request that is late
+    already does not count: it would keep all others waiting for nothing. `length` tells the steps of an answer where
+    they are known.
     """
 
     def longest_answer(requests: Iterable[Request]) -> int | None:
         return max([steps for request in requests if (steps := length(request)) is not None], default=None)
 
     estimate, inputs, below = model.estimate, longest(newcomers), view.entries
-    if not below or below[-1].spec is not model.spec:
+    if not below or not joins or below[-1].spec is not model.spec:
         ends = now + estimate.whole(len(newcomers), inputs, longest_answer(newcomers))
     else:
         # 1. Those that they join.
@@ -176,8 +202,7 @@ def all_in_time(
         ends = caught_up + estimate.rest(len(together), top.stage, top.step, steps, longest_answer(together))
     # 2. They themselves, unless they would be late even alone.
     for request in newcomers:
-        alone = now + estimate.whole(1, request.inputs, length(request))
-        if request.deadline < ends and alone <= request.deadline:
+        if request.deadline < ends and now + estimate.whole(1, request.inputs, length(request)) <= request.deadline:
             return False
     # 3. The sub-batches below, which resume then.
     for entry in reversed(below):
@@ -310,8 +335,11 @@ class Late(LazyPlus):
 
     def decide(self, view: Worker, now: float) -> Decision:
         """Launch, go on, shed, or leave waiting requests to workers that fit better."""
-        if view.models.decode or not view.models.exit:
+        if view.models.decode or not (view.models.exit or view.models.lengths):
             return super().decide(view, now)
+        return self._by_length(view, now) if view.models.lengths else self._by_rate(view, now)
+
+    def _by_rate(self, view: Worker, now: float) -> Decision:
         best = -inf  # expected answers a second
         decision: Decision | None = None
         waiting, sheds = view.models.requests + view.resting, self._config.shed
@@ -352,6 +380,47 @@ class Late(LazyPlus):
                 if rate > best:
                     best, decision = rate, model.launch(requests)
         return decision or Wait()
+
+    def _by_length(self, view: Worker, now: float) -> Decision:
+        """Decide where requests of some model differ in length: the same, with what the length of a batch costs.
+
+        The batch with the most answers a second runs, unless others would be late behind it.
+        """
+        for entry in view.entries if self._config.shed else ():
+            lost = hopeless(view, entry, now)
+            if lost:
+                return Shed(entry.spec.name, lost)
+        pools = [Pool.resting(view, entry, now) for entry in view.entries]
+        for model in view.models.waiting:
+            most = self._share(view, model)
+            if most:
+                pools.append(Pool.waiting(view, model, most, now))
+        best, chosen, runs = -inf, None, 0
+        for place, pool in enumerate(pools):
+            picked = pool.shortest(now)
+            rate = pool.lane.estimate.best_rate(pool.stage, len(picked.turns), picked.length)
+            if rate > best:
+                best, chosen, runs = rate, picked, place
+        if chosen is None:
+            return Wait()
+        for place, pool in enumerate(pools):
+            saved = pool.saved(chosen, place == runs, now)
+            if saved is not None:
+                chosen, runs = saved, place
+                break
+        if runs < len(view.entries):
+            all_of_them = len(chosen.turns) == len(view.entries[runs].members)
+            return GoOn(runs, () if all_of_them else chosen.numbers)
+        return Launch(pools[runs].lane.name, chosen.numbers)
+
+
+def hopeless(view: Worker, entry: SubBatch, now: float) -> tuple[int, ...]:
+    """Return the members of a resting sub-batch that would be late even if each went on alone."""
+    lane, stage = view.model_of(entry), entry.stage
+    alone = lane.estimate.exits_at(stage)
+    if entry.due >= now + alone[1, lane.classed(entry.inputs)]:
+        return ()
+    return tuple([one.id for one in entry.members.values() if one.deadline < now + alone[1, one.length]])
 
 
 def fitting(model: Lane, stage: int, most: int, now: float, due_last: Callable[[int], float]) -> tuple[int, float]:

@@ -7,16 +7,19 @@ of priorities: policies take the requests that these return. Without priorities,
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from enum import Enum
-from math import inf
+from math import frexp, inf, ldexp
 from operator import attrgetter
 
-from latebind.batching.costs import Estimate
+from latebind.batching.costs import Estimate, Works
 from latebind.batching.decisions import Launch
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import TYPICAL_STEPS, Outlook
+from latebind.domain.costs import Outlook, length_class
+from latebind.domain.model import ModelSpec
 
 LAST = 256  # the rank of requests without a priority
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
+LATEST_LENGTHS = 512  # requests, of which half are counted less each time so many have come
+RARELY = 0.01  # requests of a length that are forgotten
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
 
 
@@ -27,8 +30,9 @@ Turn = tuple[int, float, int]
 class Request:
     """One request. Times are in seconds. Not a dataclass, because mypyc compiles their constructors badly.
 
-    `inputs` is the number of steps of its input; `steps` is the number of decoder steps that have run. Among requests
-    that wait for its model, `priority` 1 goes first and 0 last. `slack` is the estimate made when it arrived. It waits
+    `inputs` is the number of steps of its input, or the length of a row of a model with named dimensions, where `sizes`
+    are equal of rows of equal sizes. `steps` is the number of decoder steps that have run. Among requests that wait for
+    its model, `priority` 1 goes first and 0 last. `slack` is the estimate made when it arrived. It waits
     until it has `started`; if its client has `left` meanwhile, it ends at the next stage boundary. Other requests that
     were let past it have delayed it `preempted` times, by `delayed` seconds in all.
     """
@@ -45,6 +49,7 @@ class Request:
         slack: float | None = None,
         started: float = inf,
         steps: int = 0,
+        sizes: int = 0,
     ) -> None:
         self.id = id
         self.model = model
@@ -52,6 +57,8 @@ class Request:
         self.deadline = deadline
         self.arrived = arrived
         self.inputs = inputs
+        self.length = inputs  # in a lane, that of its class
+        self.sizes = sizes
         self.priority = priority
         self.slack = slack
         self.started = started
@@ -73,11 +80,72 @@ class Order(Enum):
         return priority or LAST, deadline if self is Order.DEADLINE else arrived, number
 
 
-class Queue(dict[int, Request]):
-    """Waiting requests by number; iteration is in the order of arrival. Policies only read."""
+class Group:
+    """Requests of about one length, or of equal sizes where only such share a batch.
 
-    def __init__(self, order: Order) -> None:
+    `turns` ascend; `length` is the longest that a request in it may have.
+    """
+
+    def __init__(self, length: int, sizes: int) -> None:
+        self.length = length
+        self.sizes = sizes
+        self.turns: list[Turn] = []
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its place among other groups: the shortest are first."""
+        return self.length, self.sizes
+
+
+class Groups:
+    """Requests of one model before one stage, in groups, the shortest first; empty ones are dropped."""
+
+    def __init__(self, spec: ModelSpec, requests: Iterable[Request] = ()) -> None:
+        self._one_size = spec.one_size
+        self.ascending: list[Group] = []
+        self._by_key: dict[int, Group] = {}
+        for request in requests:
+            self.of(request).turns.append(request.turn)
+        for group in self.ascending:
+            group.turns.sort()
+
+    @classmethod
+    def of_one(cls, spec: ModelSpec, length: int, turns: list[Turn]) -> "Groups":
+        """Return a single group, of these requests of a model whose rows are all alike."""
+        groups, group = cls(spec), Group(length, length)
+        group.turns = turns
+        groups.ascending, groups._by_key = [group], {length: group}
+        return groups
+
+    def of(self, request: Request) -> Group:
+        """Return the group of a request, a new one where there is none."""
+        key = request.sizes if self._one_size else request.length
+        group = self._by_key.get(key)
+        if group is None:
+            group = self._by_key[key] = Group(request.length, key)
+            insort(self.ascending, group, key=attrgetter("place"))
+        return group
+
+    def remove(self, request: Request) -> None:
+        """Remove a request that is in its group."""
+        group = self.of(request)
+        del group.turns[bisect_left(group.turns, request.turn)]
+        if not group.turns:
+            del self._by_key[group.sizes]
+            self.ascending.remove(group)
+
+
+class Queue(dict[int, Request]):
+    """Waiting requests by number; iteration is in the order of arrival. Policies only read.
+
+    Those of a model with named dimensions are in `groups` too. Where a batch must be of `one_size`, what `first`
+    returns is.
+    """
+
+    def __init__(self, order: Order, spec: ModelSpec | None = None) -> None:
         self._order = order
+        self.groups = Groups(spec) if spec is not None and spec.dims else None
+        self._one_size = spec is not None and spec.one_size
         self._turns: list[Turn] = []  # ascending, as most requests arrive anyway
         self._arrivals = 0.0  # sum of arrival times
         self._last = inf  # time of the last arrival
@@ -93,6 +161,11 @@ class Queue(dict[int, Request]):
         """The turn of the request that goes first, which is its model's; the queue must not be empty."""
         return self._turns[0]
 
+    @property
+    def turns(self) -> list[Turn]:
+        """The turns of all requests, ascending."""
+        return self._turns
+
     def due_last(self, count: int) -> float:
         """Return the earliest of the `count` latest deadlines of at least as many requests, served by deadline."""
         if self._turns[0][0] == LAST:
@@ -105,10 +178,17 @@ class Queue(dict[int, Request]):
         If they are served by deadline, those due before `due` are passed over, unless they have a priority.
         """
         turns, count = self._turns, max(0, count)
+        if self._one_size and turns:
+            turns = self._alike_first()
         if due > -inf:
             prior, rest = bisect_left(turns, (LAST, -inf, 0)), bisect_left(turns, (LAST, due, 0))
             turns = turns[: min(prior, count)] + turns[rest : rest + count]
         return [self[number] for _, _, number in turns[:count]]
+
+    def _alike_first(self) -> list[Turn]:
+        """Return the turns of all that may share a batch with the most urgent request."""
+        assert self.groups is not None
+        return self.groups.of(self[self._turns[0][2]]).turns
 
     def alike(self, count: int) -> list[Request]:
         """Return the most urgent request, and with it those of the next ones whose inputs are about as long.
@@ -121,6 +201,11 @@ class Queue(dict[int, Request]):
         candidates = self.first(AMONG * count)
         length = candidates[0].inputs
         return sorted(candidates, key=lambda request: abs(request.inputs - length))[:count]
+
+    @property
+    def shortest(self) -> int:
+        """The length of the shortest request, or the steps of the most urgent one; the queue must not be empty."""
+        return self.first(1)[0].inputs if self.groups is None else self.groups.ascending[0].length
 
     def ahead(self, turn: Turn) -> int:
         """Return how many requests go before a new one with this turn."""
@@ -150,10 +235,14 @@ class Queue(dict[int, Request]):
         self[request.id] = request
         request.turn = self._order.turn(request.deadline, request.arrived, request.priority, request.id)
         insort(self._turns, request.turn)
+        if self.groups is not None:
+            insort(self.groups.of(request).turns, request.turn)
 
     def remove(self, number: int) -> Request:
         """Remove a request and return it."""
         request = self.pop(number)
+        if self.groups is not None:
+            self.groups.remove(request)
         self._arrivals = self._arrivals - request.arrived if self else 0.0
         del self._turns[bisect_left(self._turns, request.turn)]
         return request
@@ -164,6 +253,7 @@ class Backlog:
 
     def __init__(self, at_once: int = 1) -> None:
         self.at_once = at_once
+        self.total = 0.0  # nearly `seconds`, summed up as they come and go
         self._turns: list[Turn] = []  # ascending; the other lists are in the same order
         self._works: list[float] = []
         self._latest: list[float] = []  # when each may start at the latest to be in time
@@ -179,10 +269,12 @@ class Backlog:
         self._turns.insert(at, turn)
         self._works.insert(at, work)
         self._latest.insert(at, latest)
+        self.total += work
 
     def remove(self, turn: Turn) -> None:
         """Remove a request, which must be there."""
         at = bisect_left(self._turns, turn)
+        self.total = self.total - self._works[at] if len(self._works) > 1 else 0.0
         del self._turns[at], self._works[at], self._latest[at]
 
     def before(self, turn: Turn) -> float:
@@ -231,6 +323,7 @@ class Models:
         self.requests = 0
         self.decode = False  # whether any model has a decoder
         self.exit = False  # whether any model has requests that leave early
+        self.lengths = False  # whether requests of any model differ in length
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
@@ -251,7 +344,7 @@ class Lane:
         self.spec = served.spec
         self.name = served.spec.name
         self.estimate = Estimate(served.spec, served.costs)
-        self.queue = Queue(models.order)
+        self.queue = Queue(models.order, served.spec)
         self.held = Queue(models.order)
         self.most = min(most or served.spec.max_batch, served.spec.max_batch)
         self.max_queued = served.max_queued
@@ -259,7 +352,10 @@ class Lane:
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.changes = -1  # `Estimate.changes` when that was computed
         self._limit = 1  # the largest batch that the policy forms
-        self._inputs = float(TYPICAL_STEPS)  # mean input steps of a model with a decoder, exponentially weighted
+        self._inputs = float(self.estimate.typical)  # mean steps or length of an input, exponentially weighted
+        self.mix: dict[int, float] = {}  # by length class, how many of the latest requests had it
+        self._mixed = 0.0  # the sum of these
+        self.allowed = inf  # usual seconds from arrival to deadline, exponentially weighted
         self._hopes = hopes and self.estimate.exits
         self.refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
         self.doubted_at = inf  # when the estimate was last doubted, or that was
@@ -268,6 +364,7 @@ class Lane:
         models.by_name[self.name] = self
         models.decode = models.decode or self.estimate.decoder is not None
         models.exit = models.exit or self.estimate.exits
+        models.lengths = models.lengths or self.queue.groups is not None
 
     def __len__(self) -> int:
         return len(self.queue) + len(self.held)
@@ -287,12 +384,29 @@ class Lane:
 
     def add(self, request: Request) -> None:
         """Queue a request, or hold it while the lane is closed."""
-        if self.estimate.decoder is not None:
+        if self.estimate.decoder is not None or self.estimate.by_length:
             self._inputs += NEWEST * (request.inputs - self._inputs)
+        if self.queue.groups is not None:
+            self._note(request)
         if self.open:
             self._enqueue(request)
         else:
             self.held.add(request)
+
+    def _note(self, request: Request) -> None:
+        """Note the length of a new request, and how much time it has."""
+        request.length = length = self.classed(request.inputs)
+        allowed = request.deadline - request.arrived
+        self.allowed = allowed if self.allowed == inf else self.allowed + NEWEST * (allowed - self.allowed)
+        self.mix[length] = self.mix.get(length, 0.0) + 1.0
+        self._mixed += 1.0
+        if self._mixed > LATEST_LENGTHS:
+            self.mix = {length: 0.5 * count for length, count in self.mix.items() if count > RARELY}
+            self._mixed = sum(self.mix.values())
+
+    def expected(self, now: float) -> float:
+        """Return how many requests come until the deadline of one that comes now, for each that `mix` counts."""
+        return self.queue.rate(now) * self.allowed / max(1.0, self._mixed)
 
     def remove(self, request: int) -> Request:
         """Remove a waiting request, and return it."""
@@ -316,7 +430,7 @@ class Lane:
         self.queue.add(request)
         self._models.requests += 1
         latest = request.deadline - self.least(request.inputs)
-        self._models.backlog.add(request.turn, self.seconds_per_request, latest)
+        self._models.backlog.add(request.turn, self.work(request.inputs), latest)
 
     def _dequeue(self, number: int) -> Request:
         request = self.queue.remove(number)
@@ -335,12 +449,39 @@ class Lane:
     def update_work(self, limit: int) -> None:
         """Recompute the work of each request, in batches of `limit`, because costs have moved noticeably."""
         self.changes, self._limit = self.estimate.changes, limit
-        if self._hopes:
+        if self.estimate.by_length:
+            seconds = self.work(self._usual)
+        elif self._hopes:
             seconds = self.estimate.work(limit)
         else:
             inputs = 1 if self.estimate.decoder is None else round(self._inputs)
             seconds = self.estimate.whole(limit, inputs, self.estimate.mean_outputs) / limit
         self.seconds_per_request = seconds  # of those that come; those that wait are as they were, for they start soon
+
+    def classed(self, inputs: int) -> int:
+        """Return the length class of such an input, or its number of steps where these count."""
+        return length_class(inputs) if self.estimate.by_length else inputs
+
+    @property
+    def _usual(self) -> int:
+        """The length class of a usual request, 1 where lengths do not count."""
+        return self.classed(max(1, round(self._inputs))) if self.estimate.by_length else 1
+
+    @property
+    def _within(self) -> float:
+        """The seconds that a batch may take where its requests wait for another of them, rounded to powers of 2."""
+        return inf if self.allowed == inf else ldexp(0.5, frexp(self.allowed)[1])
+
+    def work(self, inputs: int) -> float:
+        """Return the average work of a request of this length."""
+        if not self.estimate.by_length:
+            return self.seconds_per_request
+        return self.works[self.classed(inputs)]
+
+    @property
+    def works(self) -> Works:
+        """The average work of a request by its length class."""
+        return self.estimate.works(self._limit, self._within)
 
     def own(self, inputs: int, before: int) -> float:
         """Return the seconds that a new request takes once it starts, with `before` requests waiting ahead of it.
@@ -354,10 +495,10 @@ class Lane:
 
     def least(self, inputs: int) -> float:
         """Return the least seconds that a request takes."""
-        return self.estimate.least(inputs, self._hopes)
+        return self.estimate.least(self.classed(inputs), self._hopes)
 
     def outlook(self, wait: float) -> Outlook:
         """Return what a request can expect that runs alone after waiting `wait` seconds."""
         if self.estimate.decoder is not None:
             return Outlook(wait, (self.estimate.whole(1, 1, self.estimate.mean_outputs),), (1.0,))
-        return Outlook(wait, *self.estimate.ends())
+        return Outlook(wait, *self.estimate.ends(self._usual))

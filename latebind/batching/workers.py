@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from latebind.batching.requests import Lane, Models, Request
+from latebind.batching.requests import Groups, Lane, Models, Request, Turn
 from latebind.domain.model import ModelSpec, StageKind
 
 ANY_SIZE = sys.maxsize  # the granularity of a worker whose batches only the policy and the model limit
@@ -27,6 +27,8 @@ class SubBatch:
         self.ran = 0  # members in the last launch
         self._ids_and_slots: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self._due: tuple[int, float] = (0, inf)  # the earliest deadline, and the number of members it was taken from
+        self._groups: tuple[int, Groups, list[Turn]] | None = None  # with the number of members
+        self._longest: tuple[int, int] = (0, 1)  # the steps of the longest input, likewise
 
     @property
     def kind(self) -> StageKind:
@@ -36,8 +38,10 @@ class SubBatch:
 
     @property
     def inputs(self) -> int:
-        """The steps of the longest input."""
-        return max(request.inputs for request in self.members.values())
+        """The steps, or the length, of the longest input."""
+        if self._longest[0] != len(self.members):
+            self._longest = len(self.members), max([request.inputs for request in self.members.values()])
+        return self._longest[1]
 
     def ids_and_slots(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ids of the members and their slots; cached while the number of members is the same."""
@@ -51,6 +55,15 @@ class SubBatch:
         if self._due[0] != len(self.members):
             self._due = len(self.members), min([r.deadline for r in self.members.values()], default=inf)
         return self._due[1]
+
+    def groups(self) -> tuple[Groups, list[Turn]]:
+        """Return its members in groups of about one length, and the turns of all; cached as above."""
+        found = self._groups
+        if found is None or found[0] != len(self.members):
+            members = self.members.values()
+            turns = sorted([request.turn for request in members])
+            found = self._groups = len(self.members), Groups(self.spec, members), turns
+        return found[1:]
 
     def advance(self) -> None:
         """Move on from the step that has run. An encoder stage ends with the longest input."""
@@ -71,14 +84,24 @@ class SubBatch:
         return SubBatch(self.spec, {i: self.members.pop(i) for i in requests}, self.stage, self.step)
 
     def can_merge(self, other: "SubBatch") -> bool:
-        """Return whether both run the same weights next; a decoder has the same weights at all steps."""
-        same = self.stage == other.stage and self.spec is other.spec
-        return same and (self.step == other.step or self.kind is StageKind.DECODER)
+        """Return whether both run the same weights next, and their rows may share a batch.
+
+        A decoder has the same weights at all steps.
+        """
+        if self.stage != other.stage or self.spec is not other.spec:
+            return False
+        if not self.takes(next(iter(other.members.values()))):
+            return False
+        return self.step == other.step or self.kind is StageKind.DECODER
+
+    def takes(self, request: Request) -> bool:
+        """Return whether it may run in one batch with a request of its model."""
+        return not self.spec.one_size or next(iter(self.members.values())).sizes == request.sizes
 
     def absorb(self, other: "SubBatch") -> None:
         """Take over the members of another sub-batch that it can merge with."""
         self.members |= other.members
-        self._ids_and_slots, self._due = ((), ()), (0, inf)
+        self._ids_and_slots, self._due, self._longest, self._groups = ((), ()), (0, inf), (0, 1), None
 
 
 class BatchTable:
@@ -94,6 +117,7 @@ class BatchTable:
         self.entries = [*entries]
         self.merges: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
+        self.models: Models | None = None  # set by its worker
         self._moved: SubBatch | None = None  # the sub-batch that ran last, if no member could leave there
 
     @property
@@ -147,13 +171,18 @@ class BatchTable:
             self.take_out(moved, now)
             return
         for other in self.entries:
-            if other is not moved and moved.can_merge(other):
+            if other is not moved and moved.can_merge(other) and self.merges_with(moved, other):
                 self.take_out(moved, now)
                 other.absorb(moved)
                 self.merges[moved.spec.name] += 1
                 return
         if moved.stage - 1 not in moved.spec.lookups:
             self._moved = moved
+
+    def merges_with(self, moved: SubBatch, other: SubBatch) -> bool:
+        """Return whether two that could merge do: they need not go on together."""
+        del moved, other
+        return True
 
     def take_out(self, batch: SubBatch, now: float) -> None:
         """Remove a sub-batch; the one that is on top then resumes."""
@@ -173,6 +202,20 @@ class Stack(BatchTable):
     def going(self) -> SubBatch | None:
         """The newest sub-batch."""
         return self.entries[-1] if self.entries else None
+
+    def merges_with(self, moved: SubBatch, other: SubBatch) -> bool:
+        """Return whether less time is lost than if `other` goes on behind the one that has moved, each as it is."""
+        lane = None if self.models is None else self.models.by_name[moved.spec.name]
+        if lane is None or not lane.estimate.by_length:
+            return True
+
+        def rest(rows: int, length: int) -> float:
+            return lane.estimate.rest(rows, moved.stage, 0, length)
+
+        first, second = len(moved.members), len(other.members)
+        one, another = rest(first, moved.inputs), rest(second, other.inputs)
+        both = rest(first + second, max(moved.inputs, other.inputs))
+        return both * (first + second) < one * (first + second) + another * second
 
 
 class Worker:
@@ -194,6 +237,7 @@ class Worker:
     ) -> None:
         self.models = models
         self.table = table
+        table.models = models
         self.entries: Sequence[SubBatch] = table.entries  # the newest last
         self.number = number
         self.granularity = granularity

@@ -74,7 +74,9 @@ class Machine:
         self._arrivals |= dict.fromkeys(requests, arrival)
         n = len(requests)
         # A slot is never short here: the request's number serves as one.
-        event = Arrived(arrival.model, due, requests, requests, (arrival.inputs,) * n, arrival.priority, trace)
+        event = Arrived(
+            arrival.model, due, requests, requests, (arrival.inputs,) * n, arrival.priority, trace, sizes=arrival.sizes
+        )
         self._hardware.bring(arrival.model, n, now, self._telling(event))
 
     def stop(self) -> list[int]:

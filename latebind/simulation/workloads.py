@@ -20,9 +20,9 @@ class Arrival:
     """A request that arrives at `time` (seconds), is due at `time + allowed` and leaves the network after `leaves_at`.
 
     `leaves_at` is a stage. `inputs` and `outputs` are the steps of its input and its answer; only oracle policies may
-    look at `outputs`. A call with several `rows` counts as that many identical requests. For a query, `steps` has one
-    entry for each node. Among requests that wait for the same model, those of `priority` 1 go first and those of 0
-    last.
+    look at `outputs`. For `sizes` see `Arrived`. A call with several `rows` counts as that many identical requests. For
+    a query, `steps` has one entry for each node. Among requests that wait for the same model, those of `priority` 1 go
+    first and those of 0 last.
     """
 
     time: float
@@ -34,6 +34,7 @@ class Arrival:
     rows: int = 1
     steps: tuple[Step, ...] = ()
     priority: int = 0
+    sizes: int = 0
 
 
 Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps

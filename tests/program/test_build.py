@@ -94,6 +94,16 @@ def test_a_profile_of_other_hardware_does_not_fit_and_can_be_taken_again(built: 
     assert not profile.matches_this_machine(threads=1, backend="openvino")
 
 
+def test_a_profile_of_before_with_curves_and_slopes_is_one_of_grids(built: BuildReport) -> None:
+    curves = [{"batches": [1, 4], "seconds": [1e-3, 2e-3]}] * read_model(built.directory).spec().stages
+    slope = {"batches": [1, 2], "seconds": [1e-4, 3e-4]}
+    costs = read_profile(changed(built.directory, PROFILE, stages=curves, slopes={"0": slope})).costs()
+    assert [grid.lengths for grid in costs.stages] == [(1, 2), *[(1,)] * (len(curves) - 1)]
+    assert costs.step(0, 1, 11) == pytest.approx(1e-3 + 10 * 1e-4)
+    assert costs.step(0, 4, 11) == pytest.approx(2e-3 + 10 * 7e-4)
+    assert costs.step(1, 4, 11) == pytest.approx(2e-3)
+
+
 def test_stages_of_enough_bytes_are_cut_without_regard_to_time(tmp_path: Path) -> None:
     report = build_program(
         DEEP,

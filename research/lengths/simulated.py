@@ -1,0 +1,185 @@
+"""Policies on requests of different lengths on the virtual clock, by mix of lengths, load and side."""
+
+import gzip
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from latebind.batching.costs import Estimate
+from latebind.domain.actions import Outcome, Run
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, Grid, ModelCosts
+from latebind.domain.errors import ConfigError
+from latebind.simulation.driver import Simulator
+from latebind.simulation.workloads import poisson
+from research.lengths.costs import Measured
+from research.sides import Side, graph
+
+ALLOWED = 10.0  # times what a request takes alone on average
+WARM_UP = 0.05  # of the requests: the queue is empty when they come
+SPECIAL = 2  # tokens that a tokenizer adds to a text
+LONG_TAIL, MEDIAN, SPREAD = (5, 400), 24.0, 1.0  # a lognormal, cut
+DRAWN = 20_000
+QUARTERS = 4
+POLICIES = "research.lengths.policies"
+
+
+def text_lengths(file: Path) -> tuple[int, ...]:
+    """Return the tokens of each line of a text, or of its last column: words and signs, and what a tokenizer adds."""
+    try:
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        lines = content.decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} has no text: {error}") from None
+    found = [len(re.findall(r"\w+|[^\w\s]", line.rpartition("\t")[2])) + SPECIAL for line in lines if line.strip()]
+    if not found:
+        raise ConfigError(f"{file} has no lines")
+    return tuple(found)
+
+
+def long_tail() -> tuple[int, ...]:
+    """Return lengths from 5 to 400 tokens, few of them long."""
+    drawn = MEDIAN * np.exp(SPREAD * np.random.default_rng(0).standard_normal(DRAWN))
+    return tuple(int(one) for one in np.clip(np.rint(drawn), *LONG_TAIL))
+
+
+def sides(max_batch: int, longest: int) -> list[Side]:
+    """Return the baselines, each with its settings, with and without shedding; and ours, which shed."""
+    found = []
+    for sheds in (True, False):
+        behind = "" if sheds else ", unshed"
+        for size in (4, 8, 16, max_batch):
+            found.append(Side(f"first come({size}){behind}", graph(size, shed=sheds), ("first come",)))
+            found.append(Side(f"sorted({size}){behind}", _policy("Sorted", size, sheds), ("sorted",)))
+        found.append(Side(f"fixed(8){behind}", graph(8, shed=sheds), ("fixed",)))
+        for tokens in (128, 256, 512, 1024):
+            policy = PolicyConfig(f"{POLICIES}:Budget", max_batch, tokens / 1e3, shed=sheds)
+            found.append(Side(f"budget({tokens}){behind}", policy, ("budget",)))
+        for size in (16, max_batch):
+            found.append(Side(f"programme({size}){behind}", _policy("Programme", size, sheds), ("programme",)))
+    return found + [Side(name, PolicyConfig(name, max_batch), (OURS,)) for name in ("late", "lazy+")]
+
+
+OURS = "ours"
+
+
+def _policy(name: str, size: int, sheds: bool) -> PolicyConfig:
+    return PolicyConfig(f"{POLICIES}:{name}", size, shed=sheds)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: `requests` whose lengths are drawn from a `mix`, at a `load` of the capacity."""
+
+    mix: str
+    load: float
+    side: Side
+    seed: int = 0
+    requests: int = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The share of all requests answered in time, by quarter of their lengths too; the mean seconds of the answered.
+
+    `padding` is tokens run over tokens of the rows that ran.
+    """
+
+    task: Task
+    in_time: float
+    mean: float
+    padding: float
+    quarters: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is simulated: measured costs, and the lengths of each mix. Lengths beyond the largest measured are cut."""
+
+    costs: Measured
+    mixes: Mapping[str, tuple[int, ...]]
+    max_batch: int = 32
+
+    def served(self) -> ServedModel:
+        """Return the model."""
+        return self.costs.served(self.max_batch)
+
+    def lengths(self, mix: str) -> tuple[int, ...]:
+        """Return the lengths to draw from."""
+        return tuple([min(length, self.costs.most) for length in self.mixes[mix]])
+
+    def alone(self, mix: str) -> float:
+        """Return the mean seconds that a request takes alone."""
+        estimate = self._estimate()
+        return float(np.mean([estimate.whole(1, length) for length in self.lengths(mix)]))
+
+    def capacity(self, mix: str) -> float:
+        """Return the requests a second where each runs without padding, in the batch that suits its length best."""
+        estimate = self._estimate()
+        return 1.0 / float(np.mean([estimate.work(self.max_batch, length) for length in self.lengths(mix)]))
+
+    def _estimate(self) -> Estimate:
+        served = self.served()
+        return Estimate(served.spec, served.costs)
+
+
+class Padded(Simulator):
+    """Counts the tokens of rows, and those that ran."""
+
+    tokens = computed = 0
+
+    def _run(self, action: Run, now: float) -> None:
+        lengths = [self._arrivals[i].inputs for i in action.requests]
+        self.tokens += sum(lengths)
+        self.computed += len(lengths) * max(lengths)
+        super()._run(action, now)
+
+
+def run(task: Task, scene: Scene) -> Result:
+    """Run one task."""
+    served, lengths = scene.served(), scene.lengths(task.mix)
+    pairs = tuple([(length, 1) for length in lengths])
+    rate, allowed = task.load * scene.capacity(task.mix), ALLOWED * scene.alone(task.mix)
+    calls = list(
+        poisson(served, rate=rate, requests=task.requests, allowed=allowed, random=Random(task.seed), lengths=pairs)
+    )
+    own = [call.inputs for call in calls]
+    if "fixed" in task.side.kinds:
+        calls = [replace(call, inputs=scene.costs.most) for call in calls]
+    if OURS not in task.side.kinds:
+        served = _in_one_stage(served)
+        calls = [replace(call, leaves_at=0) for call in calls]
+    simulator = Padded(SchedulerConfig((served,), 1, task.side.policy))
+    records = simulator.run(calls)
+    simulator.scheduler.check()
+    counted = [record for record in records if record.request >= WARM_UP * len(records)]
+    answered = [record for record in counted if record.outcome is Outcome.ANSWERED]
+    latencies = np.array([record.latency for record in answered] or [np.inf])
+    in_time = {record.request for record in answered if record.latency <= allowed}
+    order = sorted((own[record.request], record.request) for record in counted)
+    quarters = [[number in in_time for _, number in part] for part in np.array_split(np.array(order), QUARTERS)]
+    computed = simulator.computed if "fixed" not in task.side.kinds else scene.costs.most * len(answered)
+    tokens = simulator.tokens if "fixed" not in task.side.kinds else sum(own[one.request] for one in answered)
+    return Result(
+        task,
+        len(in_time) / len(counted),
+        float(latencies.mean()),
+        computed / max(1, tokens),
+        tuple(float(np.mean(part)) for part in quarters),
+    )
+
+
+def _in_one_stage(served: ServedModel) -> ServedModel:
+    """Return the model as one stage, for a policy that never acts between stages: for that it is the same."""
+    grids = served.costs.stages
+    lengths = grids[0].lengths
+    curves = []
+    for length in lengths:
+        batches = grids[0].curves[lengths.index(length)].batches
+        curves.append(Curve(batches, tuple(served.costs.remaining(0, batch, length) for batch in batches)))
+    costs = ModelCosts((Grid(lengths, tuple(curves)),))
+    return replace(served, spec=replace(served.spec, stages=1), costs=costs)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from latebind.domain.actions import Evict, Load
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
-from latebind.domain.costs import Curve, Footprint, at_any_length
+from latebind.domain.costs import Curve, Footprint, Grid
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine.cores import at_once
@@ -33,8 +33,16 @@ from latebind.learned.lookup import open_lookups
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST
+from latebind.program.lengths import resized
 from latebind.program.load import open_program, try_stage
-from latebind.program.measure import made_up_inputs, median_seconds, profiled_batches, with_batch
+from latebind.program.measure import (
+    MOST_SECONDS,
+    made_up_inputs,
+    median_seconds,
+    profiled_batches,
+    profiled_sizes,
+    with_batch,
+)
 from latebind.program.pieces import Piece, mmap_large_blocks, peak_growth, release_memory, resident_bytes, trim_heap
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
@@ -49,7 +57,7 @@ ROW_COPIES = 3  # of a decoder's rows, at most: they double when they are too fe
 END_SECONDS = 10.0  # in which a load may end as the engine closes
 TRIMS_EVERY = 1.0  # seconds at least: after a trim, the next batch has to allocate its pages again
 
-Rows = dict[int, tuple[Tensor, ...]]  # inputs of a stage, by batch size
+Rows = dict[tuple[int, int], tuple[Tensor, ...]]  # inputs of a stage, by length and batch size
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,25 +179,34 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
     """Measure all stages, then the learned caches.
 
     `working` is the most bytes that a batch takes while it runs, inputs included, in whole MiB, because the kernel
-    counts pages with some delay.
+    counts pages with some delay. Where rows differ in size, it is a batch of the largest ones.
     """
-    model, most = opened.model, program.spec.max_batch
+    model, spec, most = opened.model, program.spec, program.spec.max_batch
     batches = tuple(sorted({1, most})) if program.costs_fit else profiled_batches(most)
-    made = made_up_inputs(program.spec.inputs, most)
-    rows: Rows = {batch: with_batch(made, batch) for batch in batches}
-    seconds, curves, seen, working = list[float](), list[Curve](), list[Tensor](), 0
+    sizes = {prod(each.values()): each for each in profiled_sizes(spec.dims)} if spec.dims else {1: {}}
+    lengths = tuple(sizes)[-1:] if program.costs_fit else tuple(sizes)
+    made, largest = made_up_inputs(spec.inputs, most), lengths[-1]
+    rows: Rows = {
+        (length, batch): with_batch(resized(made, spec.inputs, sizes[length]), batch)
+        for length in lengths
+        for batch in batches
+    }
+    seconds, grids, seen, working = list[float](), list[Grid](), list[Tensor](), 0
     for number, stage in enumerate(program.stages):
         with _loaded(opened.pieces[number], model, budget) as loading:
-            try_stage(program, number, model.directory, rows[1])
+            try_stage(program, number, model.directory, rows[largest, 1])
             if not program.costs_fit:
-                times = [median_seconds(partial(stage, *rows[batch])) for batch in batches]
-                curves.append(Curve(batches, tuple(times)))
-            read, before = sum(tensor.nbytes for tensor in rows[most]), _bytes(rows)
+                longest = MOST_SECONDS if spec.dims else inf
+                curves = [
+                    _curve(stage, {batch: rows[length, batch] for batch in batches}, longest) for length in lengths
+                ]
+                grids.append(Grid(lengths, tuple(curves)))
+            read, before = sum(tensor.nbytes for tensor in rows[largest, most]), _bytes(rows)
             rows, grown = peak_growth(partial(_run, stage, rows))
             working = max(working, read + grown)
             loading.beside = _bytes(rows) - before
         seconds.append(loading.seconds)
-        seen.append(rows[1][0])  # the stage's output for one row
+        seen.append(rows[largest, 1][0])  # the stage's output for one row
     for number, piece in zip(opened.behind, opened.pieces[len(seen) :], strict=True):
         with _loaded(piece, model, budget) as loading:
             try:
@@ -198,7 +215,7 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
                 place = f"behind stage {number} of {model.directory.path}"
                 raise RepositoryError(f"the learned cache {place} does not run ({error}): build it again") from error
         seconds.append(loading.seconds)
-    costs = replace(model.costs, stages=at_any_length(*curves)) if curves else model.costs
+    costs = replace(model.costs, stages=tuple(grids)) if grids else model.costs
     gains = []  # the mean seconds that each learned cache saves a request
     for number in opened.behind:
         saved = costs.hit_rates.get(number, 0.0) * costs.remaining(number + 1, 1)
@@ -208,10 +225,19 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
         tuple(seconds),
         opened.behind,
         tuple(gains),
-        runs=tuple(curve.at(1) for curve in costs.stages),
+        runs=tuple(grid.at(1, min(sizes)) for grid in costs.stages),
         row=max([tensor.nbytes for tensor in seen[:-1]], default=0),
     )
     return replace(model, costs=costs, footprint=footprint, working=working // MIB * MIB)
+
+
+def _curve(stage: StageFunction, rows: Mapping[int, tuple[Tensor, ...]], most: float) -> Curve:
+    """Return a stage's latency for these rows, by batch, of which those are left out that follow one of `most`."""
+    seconds = dict[int, float]()
+    for batch, some in rows.items():
+        if max(seconds.values(), default=0.0) <= most:
+            seconds[batch] = median_seconds(partial(stage, *some))
+    return Curve(tuple(seconds), tuple(seconds.values()))
 
 
 def _bytes(rows: Rows) -> int:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,10 +18,12 @@ from latebind.domain.errors import InvalidRequest
 from latebind.domain.sizes import Dim, Size
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import probe
+from latebind.engine.on_demand import measure, open_model
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import KEPT
 from latebind.program.build import build_program
-from latebind.repository.listing import find_models
+from latebind.program.program import Program
+from latebind.repository.listing import find_served
 from tests.building import made_once
 from tests.engine.started import Started, engine, soon, started, until_slots_are_free
 from tests.program.modules import Reader
@@ -74,6 +77,57 @@ class Pictures(nn.Module):
         return image
 
 
+class Curve(nn.Module):
+    """Smooths a row of numbers, and sees beyond its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Conv1d(1, 3, 5, padding=2), nn.Conv1d(3, 1, 5, padding=2)])
+
+    def forward(self, line: Tensor) -> Tensor:
+        """Map `(B, N) float32` to the same."""
+        first, second = self.layers
+        out: Tensor = second(torch.relu(first(line[:, None]))).flatten(1)
+        return out
+
+
+CASCADE = """\
+[nodes.tag]
+models = ["tags"]
+
+[nodes.smooth]
+models = ["curve"]
+inputs.line = "tag.flat"
+when = "max(tag.flat) > 0.3"
+
+[nodes.topic]
+models = ["mean"]
+
+[outputs]
+smooth = "smooth.output"
+tags = "softmax(tag.tags)"
+topic = "argmax(topic.output)"
+"""
+
+LOOK = """\
+[dims]
+H = "2..30"
+W = "3..9"
+
+[inputs.picture]
+dtype = "float32"
+shape = [2, "H", "W"]
+
+[nodes.look]
+models = ["pictures"]
+inputs.image = "resize(picture, 4, 6)"
+
+[outputs]
+seen = "look.output"
+picture = "picture"
+"""
+
+
 class Kind(NamedTuple):
     """A module, the sizes of its inputs, and whether its rows are padded."""
 
@@ -87,8 +141,9 @@ class Kind(NamedTuple):
         found = {}
         for name, sizes in self.sizes.items():
             shape = number, *[dims[size] if isinstance(size, str) else size for size in sizes]
-            drawn = random.standard_normal(shape) if len(sizes) > 1 else random.integers(1, 20, shape)
-            found[name] = torch.from_numpy(drawn.astype(np.float32 if len(sizes) > 1 else np.int64))
+            whole = name in ("words", "counts")
+            drawn = random.integers(1, 20, shape) if whole else random.standard_normal(shape)
+            found[name] = torch.from_numpy(drawn.astype(np.int64 if whole else np.float32))
         if "counts" in found:
             found["counts"] = torch.ones_like(found["counts"])
         return found
@@ -100,6 +155,7 @@ def kinds() -> dict[str, Kind]:
         "reader": Kind(Reader(), (L,), {"words": ("L",), "counts": ("L",)}, True),
         "tags": Kind(Tags(), (L,), {"words": ("L",)}, True),
         "mean": Kind(Mean(), (L,), {"words": ("L",)}, False),
+        "curve": Kind(Curve(), (Dim("N", 1, 80),), {"line": ("N",)}, False),
         "pictures": Kind(Pictures(), (Dim("H", 2, 12, 2), Dim("W", 3, 9)), {"image": (2, "H", "W")}, False),
     }
     for kind in found.values():
@@ -121,7 +177,10 @@ def build_all(root: Path) -> None:
             min_stage_seconds=0.0,
             max_overhead=None,
             max_batch=8,
+            output_names=["tags", "flat"] if name == "tags" else ["output"],
         )
+    (root / "cascade.query.toml").write_text(CASCADE)
+    (root / "look.query.toml").write_text(LOOK)
 
 
 @pytest.fixture(scope="session")
@@ -131,9 +190,10 @@ def any_size(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=POLICIES)
 def by_policy(request: pytest.FixtureRequest, any_size: Path) -> Iterator[Started]:
-    paths = tuple(map(str, find_models(any_size)))
+    models, queries = (tuple(map(str, some)) for some in find_served(any_size, ()))
     config = EngineConfig(workers=2, slots=32)
-    with started(EngineOrder(paths, config, PolicyConfig(request.param, 8, shed=False))) as found:
+    policy = PolicyConfig(request.param, 8, shed=False)
+    with started(EngineOrder(models, config, policy, queries=queries)) as found:
         yield found
 
 
@@ -192,8 +252,49 @@ async def test_each_of_many_mixed_requests_is_answered_once_and_right(by_policy:
     assert traffic.left > 0
 
 
+async def test_a_step_takes_what_another_gives_of_any_length(by_policy: Started) -> None:
+    client, modules, random = by_policy.client, kinds(), np.random.default_rng(3)
+    at_once = asyncio.Semaphore(TOGETHER)
+
+    async def ask(length: int) -> bool:
+        words = torch.from_numpy(random.integers(1, 20, (2, length)))
+        async with at_once:
+            outputs = (await client.infer("cascade", {"words": words.numpy()}, deadline=soon())).outputs
+        with torch.inference_mode():
+            tags, flat = modules["tags"].module(words)
+            smooth, topic = modules["curve"].module(flat), modules["mean"].module(words).argmax(1)
+        ran = flat.amax(1, keepdim=True) > 0.3
+        wanted = {"smooth": torch.where(ran, smooth, 0.0), "tags": tags.softmax(2), "topic": topic}
+        for name, one in wanted.items():
+            assert outputs[name].shape == one.shape
+            np.testing.assert_allclose(outputs[name], one.numpy(), rtol=1e-4, atol=1e-5)
+        return bool(ran.any() and not ran.all())
+
+    lengths = random.integers(1, 41, 150).tolist()
+    assert any(await asyncio.gather(*map(ask, lengths))), "none was decided for each row by itself"
+
+
+async def test_a_picture_of_any_size_is_made_one_that_a_step_takes(by_policy: Started) -> None:
+    client, random = by_policy.client, np.random.default_rng(4)
+
+    async def ask(height: int, width: int) -> None:
+        picture = torch.from_numpy(random.standard_normal((2, 2, height, width)).astype(np.float32))
+        outputs = (await client.infer("look", {"picture": picture.numpy()}, deadline=soon())).outputs
+        with torch.inference_mode():
+            resized = nn.functional.interpolate(picture, (4, 6), mode="bilinear", align_corners=False)
+            seen = kinds()["pictures"].module(resized)
+        np.testing.assert_allclose(outputs["seen"], seen.numpy(), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(outputs["picture"], picture.numpy())
+
+    sizes = zip(random.integers(2, 31, 40).tolist(), random.integers(3, 10, 40).tolist(), strict=True)
+    await asyncio.gather(*[ask(*size) for size in sizes])
+    await until_slots_are_free(client)
+    client.extents.check()
+    assert client.extents.taken == 0
+
+
 async def test_trial_requests_are_of_the_least_and_the_largest_rows(by_policy: Started) -> None:
-    await probe(by_policy.client, by_policy.client.models)
+    await probe(by_policy.client, by_policy.client.order)
 
 
 async def test_a_size_that_is_not_allowed_is_refused_with_the_range(by_policy: Started) -> None:
@@ -207,3 +308,14 @@ async def test_models_of_any_size_are_measured_loaded_and_served_within_a_budget
         traffic = Traffic(client, seed=2)
         await traffic.calls(60)
         assert sum(traffic.answered.values()) > 60
+
+
+def test_costs_of_another_machine_are_measured_anew_over_lengths_piece_by_piece(any_size: Path) -> None:
+    opened = open_model(any_size / "pictures" / "1", EngineConfig())
+    assert isinstance(opened.model.program, Program)
+    elsewhere = replace(opened.model, program=replace(opened.model.program, costs_fit=False))
+    found = measure(replace(opened, model=elsewhere), 200 << 20)
+    for grid in found.costs.stages:
+        assert (grid.lengths[0], grid.lengths[-1]) == (2 * 3, 12 * 9)
+        assert {curve.batches for curve in grid.curves} == {(1, 2, 4, 8)}
+    assert found.footprint.row == max(4, 2) * 12 * 9 * 4, "a row between stages is of the largest size"

@@ -1,8 +1,8 @@
-"""Texts of any length, from the command that builds their models to the answers over HTTP and gRPC.
+"""Rows of any size, from the command that builds their models to the answers over HTTP and gRPC.
 
 One model takes texts, of which padding changes nothing, and a query has another judge what it says of them, whose
-answer padding would change. Calls of random lengths and rows, in every way that there is to send them, come at once, so
-that batches mix lengths; each answer is that of the modules themselves to the same rows.
+answer padding would change; a third enlarges images, which vary in two dimensions. Calls of random sizes and rows, in
+every way that there is to send them, come at once; each answer is that of the modules themselves to the same rows.
 `HYPOTHESIS_PROFILE=thorough pytest tests/server/test_lengths.py` sends 100,000 to each, in ten pieces.
 """
 
@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from random import Random
 
@@ -30,16 +31,16 @@ from latebind.server.calls import DATATYPES
 from latebind.server.frontend import Frontend
 from latebind.server.gateway import Array
 from tests.building import made_once
-from tests.networks import Judge, Tagger
+from tests.networks import Enlarges, Judge, Tagger
 from tests.server.conftest import SERVICE
 from tests.server.real import binary_body, json_body, odd_parts, read_reply, real_frontend, until_all_is_free, written
-from tests.server.rpc.conftest import outputs
+from tests.server.rpc.conftest import CONTENTS, outputs
 
 PIECES, CALLS = (10, 10_000) if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else (1, 400)
 CLIENTS = 12
 SLOTS = 16
-LONGEST = 40
-TAGGER, JUDGE = Tagger(), Judge()
+LONGEST, HIGHEST, WIDEST = 40, 24, 9
+TAGGER, JUDGE, ENLARGES = Tagger(), Judge(), Enlarges()
 Rows = dict[str, Array]
 
 
@@ -61,10 +62,14 @@ verdict = "judge.output"
 
 
 def built(folder: Path) -> None:
-    for module, *inputs in (("Tagger", "ids=int64:L", "mask=int64:L"), ("Judge", "tags=float32:Lx3")):
-        words = ["build", f"tests.networks:{module}", "--name", module.lower(), "--out", str(folder)]
-        words += [word for one in inputs for word in ("--input", one)] + ["--dim", f"L=1..{LONGEST}"]
-        result = CliRunner().invoke(app, [*words, "--max-batch", "4", "--backend", "eager", "--min-stage-ms", "0"])
+    length, sides = f"--dim L=1..{LONGEST}", f"--dim H=4..{HIGHEST}:4 --dim W=1..{WIDEST}"
+    for words in (
+        f"tests.networks:Tagger --name tagger --input ids=int64:L --input mask=int64:L {length}",
+        f"tests.networks:Judge --name judge --input tags=float32:Lx3 {length}",
+        f"tests.networks:Enlarges --name enlarges --input image=float32:2xHxW {sides}",
+    ):
+        made = f"build {words} --out {folder} --max-batch 4 --backend eager --min-stage-ms 0"
+        result = CliRunner().invoke(app, made.split())
         assert result.exit_code == 0, result.output
     (folder / "judged.query.toml").write_text(JUDGED)
 
@@ -77,8 +82,16 @@ def texts(random: Random, length: int, rows: int) -> Rows:
     return {"ids": drawn.integers(0, 50, (rows, length)), "mask": mask}
 
 
+def images(random: Random, rows: int) -> Rows:
+    drawn = np.random.default_rng(random.getrandbits(32))
+    shape = rows, 2, random.randrange(4, HIGHEST + 1, 4), random.randint(1, WIDEST)
+    return {"image": drawn.standard_normal(shape).astype(np.float32)}
+
+
 def right(model: str, rows: Rows) -> Rows:
     with torch.inference_mode():
+        if model == "enlarges":
+            return {"output": ENLARGES(torch.from_numpy(rows["image"])).numpy()}
         found = TAGGER(*[torch.from_numpy(array) for array in rows.values()])
         if model == "judged":
             found = {"tags": found["tags"], "verdict": JUDGE(found["tags"].softmax(-1))}
@@ -112,7 +125,7 @@ def message(model: str, rows: Rows, *, typed: bool) -> bytes:
     for name, array in rows.items():
         given = asked.inputs.add(name=name, datatype=DATATYPES[array.dtype.name], shape=array.shape)
         if typed:
-            given.contents.int64_contents.extend(array.flatten().tolist())
+            getattr(given.contents, CONTENTS[given.datatype]).extend(array.flatten().tolist())
         else:
             asked.raw_input_contents.append(array.tobytes())
     told: bytes = asked.SerializeToString()
@@ -126,7 +139,7 @@ class Crowd:
     frontend: Frontend
     model: str
     left: int
-    seen: Counter[tuple[str, int]] = field(default_factory=Counter)
+    seen: Counter[tuple[str, tuple[int, ...]]] = field(default_factory=Counter)
     rows: int = 0
     lengths: int = 0
 
@@ -139,7 +152,9 @@ class Crowd:
             )
             while self.left:
                 self.left -= 1
-                rows = texts(random, random.randint(1, LONGEST), random.choice((1, 1, 1, 2, 3)))
+                count = random.choice((1, 1, 1, 2, 3))
+                is_image = self.model == "enlarges"
+                rows = images(random, count) if is_image else texts(random, random.randint(1, LONGEST), count)
                 way = random.choice(("json", "binary", "chunks", "grpc", "grpc typed"))
                 if way.startswith("grpc"):
                     response = await infer(message(self.model, rows, typed=way == "grpc typed"))
@@ -148,10 +163,10 @@ class Crowd:
                 else:
                     found = await self._over_http(random, way, rows, reader, writer)
                 same(found, right(self.model, rows))
-                count, length = rows["ids"].shape
-                self.seen[way, length] += 1
+                sizes = next(iter(rows.values())).shape[2 if is_image else 1 :]
+                self.seen[way, sizes] += 1
                 self.rows += count
-                self.lengths += count * length
+                self.lengths += count * prod(sizes)
         writer.close()
 
     async def _over_http(
@@ -172,7 +187,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("piece", range(PIECES))
-@pytest.mark.parametrize("model", ["tagger", "judged"])
+@pytest.mark.parametrize("model", ["tagger", "judged", "enlarges"])
 def test_every_answer_is_the_modules_own_at_the_rows_own_length(models: Path, model: str, piece: int) -> None:
     async def test() -> None:
         async with real_frontend(models, model, engine=EngineConfig(slots=SLOTS), grpc_port=0) as (client, frontend):
@@ -181,13 +196,18 @@ def test_every_answer_is_the_modules_own_at_the_rows_own_length(models: Path, mo
                 for seed in range(CLIENTS):
                     group.create_task(crowd.client(CLIENTS * piece + seed))
             assert crowd.seen.total() == CALLS
-            assert {length for _, length in crowd.seen} == set(range(1, LONGEST + 1))
+            seen = {size for _, sizes in crowd.seen for size in sizes}
+            texts_seen, images_seen = set(range(1, LONGEST + 1)), {*range(1, WIDEST + 1), *range(4, HIGHEST + 1, 4)}
+            assert seen == (images_seen if model == "enlarges" else texts_seen)
             await until_all_is_free(client)
             figures = (await client.metrics())["models"]
             assert figures[model]["requests"]["answered"] == crowd.rows
             assert {figures[name]["lengths"] for name in figures} == {crowd.lengths}
             for name in figures.keys() - {"judged"}:
                 assert figures[name]["padded_lengths"] >= figures[name]["run_lengths"] >= crowd.lengths
+                assert not figures[name]["stage_failures"]
+            for name in figures.keys() & {"judge", "enlarges"}:  # whose rows share a run with those of their size
+                assert figures[name]["padded_lengths"] == figures[name]["run_lengths"]
 
     uvloop.run(test())
 
@@ -222,9 +242,10 @@ def test_what_rows_of_each_length_take_is_listed(models: Path, tmp_path: Path) -
     assert {(row["model"], row["rows"], row["a batch"]) for row in told["models"]} == {
         ("tagger", f"L=1..{LONGEST}", "padded"),
         ("judge", f"L=1..{LONGEST}", "of one size"),
+        ("enlarges", f"H=4..{HIGHEST}:4, W=1..{WIDEST}", "of one size"),
     }
     lengths = [row["length"] for row in told["lengths"] if row["model"] == "tagger"]
     assert (lengths[0], lengths[-1]) == (1, LONGEST)
     assert lengths == sorted(set(lengths))
-    assert {row["length"] for row in told["stages"]} == {LONGEST}
+    assert {row["length"] for row in told["stages"]} == {LONGEST, HIGHEST * WIDEST}
     assert "what rows of some lengths take" in result.output

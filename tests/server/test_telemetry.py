@@ -23,7 +23,7 @@ LOOKUP = Span("lookup", 1.5, 1.75, facts={"stage": 2, "hit": True})
 
 def call(*rows: list[Span], parent: str = "", outcome: str = "answered") -> TracedCall:
     traces = [Trace(1, 10 + i, "net", 1.125, 9.0, 0, spans, 0, 1.75) for i, spans in enumerate(rows)]
-    return TracedCall(1, "mine", "net", "7", len(rows), parent, 1.0, 1e9, True, 2.0, outcome, traces)
+    return TracedCall(1, "mine", "net", "7", len(rows), parent, 1.0, 1e9, True, 2.0, outcome, traces, {"L": 17})
 
 
 def exported(explained: TracedCall) -> dict[str, ReadableSpan]:
@@ -41,6 +41,7 @@ def test_a_call_is_a_root_with_a_span_for_each_part_of_its_life() -> None:
     assert (root.start_time, root.end_time) == (1_000_000_001_000_000_000, 1_000_000_002_000_000_000)
     assert root.attributes is not None
     assert (root.attributes["latebind.request_id"], root.attributes["latebind.rows"]) == ("mine", 1)
+    assert root.attributes["latebind.dim.L"] == 17
     assert all(span.parent is not None and span.parent.span_id == root.context.span_id for span in spans.values())
     stage = spans["stage 2"]
     assert (stage.start_time, stage.end_time) == (1_000_000_001_250_000_000, 1_000_000_001_500_000_000)

@@ -68,6 +68,8 @@ def may_share(
     for batch in range(BATCHES):
         lengths = [sizes[(batch + place * BATCHES) % len(sizes)] for place in range(TOGETHER)]
         rows = [_row(real, specs, each, generator, drawn=bool(place % 2)) for place, each in enumerate(lengths)]
+        if batch % 2:
+            rows[1] = _empty(rows[1], specs)
         joins = torch.randint(0, len(stages), (TOGETHER,), generator=generator).tolist() if batch else [0] * TOGETHER
         leaving = max(range(TOGETHER), key=lambda place: max(lengths[place].values())) if batch % 2 else -1
         found = together(stages, graphs, specs, rows, joins, leaving=leaving)
@@ -96,6 +98,14 @@ def _row(
         else:
             made.append(tensor)
     return tuple(made)
+
+
+def _empty(row: Rows, specs: Sequence[TensorSpec]) -> Rows:
+    """Return a row of padding alone: where nothing counts, what is filled up may begin to count."""
+    return tuple(
+        torch.full_like(tensor, spec.padding or 0) if spec.sizes and not tensor.is_floating_point() else tensor
+        for tensor, spec in zip(row, specs, strict=True)
+    )
 
 
 @torch.inference_mode()

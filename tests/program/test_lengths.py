@@ -62,6 +62,22 @@ class Unmasked(nn.Module):
         return out
 
 
+class Weighed(nn.Module):
+    """Weighs the words that count against each other. Where none does, all weigh the same, and so would padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, words: Tensor, counts: Tensor) -> Tensor:
+        """Map `(B, L) int64` twice to `(B, 8) float32`."""
+        x = self.words(words)
+        weights = self.head(x).masked_fill(counts[:, :, None] == 0, -1e30).softmax(1)
+        out: Tensor = (weights * x).sum(1)
+        return out
+
+
 class Unet(nn.Module):
     """Halves an image twice and doubles it again, beside what it was."""
 
@@ -105,7 +121,7 @@ def words(rows: int) -> dict[str, Tensor]:
     return {"words": torch.randint(0, 20, (rows, 7))}
 
 
-FAST = ("reader", "unmasked")
+FAST = ("reader", "unmasked", "weighed")
 # What makes a module and rows of it, its dimensions and sizes, and whether rows of several sizes share a batch.
 Kind = tuple[Callable[[], nn.Module], Callable[[int], dict[str, Tensor]], Sequence[Dim], Sized, bool]
 MODELS: Mapping[str, Kind] = {
@@ -113,6 +129,7 @@ MODELS: Mapping[str, Kind] = {
     "tagger": (Tagger, words, [L], {"words": ["L"]}, True),
     "tagger of both directions": (partial(Tagger, both=True), words, [L], {"words": ["L"]}, False),
     "unmasked": (Unmasked, words, [L], {"words": ["L"]}, False),
+    "weighed": (Weighed, lambda rows: sentences(rows, 7), [L], WORDS, False),
     "unet": (
         Unet,
         lambda rows: {"image": torch.randn(rows, 2, 8, 12)},

@@ -10,6 +10,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.sizes import Dim, Size
 from latebind.domain.wording import instead
 from latebind.program.export import Tensors, input_names, tensors_of
+from latebind.program.lengths import checked
 
 Dynamic = Mapping[str, Any] | Sequence[Any]
 """By input, or in their order: dimensions by their number, the batch being 0, or one entry for each; None: none."""
@@ -24,13 +25,6 @@ class Declared(NamedTuple):
 
 NOTHING = Declared()
 ONE_SIZE = "learned caches are trained on rows of one size"
-
-
-def checked(dim: Dim, said: str) -> Dim:
-    """Return a dimension that makes sense. Raises `ConfigError` with what was `said`, and what to say instead."""
-    if fault := dim.fault():
-        raise ConfigError(f"{said}: {fault}")
-    return dim
 
 
 def declared(dims: Mapping[str, Dim], sizes: Mapping[str, Sequence[Size]]) -> Declared:

@@ -15,17 +15,19 @@ Rows = tuple[Tensor, ...]
 Sizes = Mapping[str, int]  # of the named dimensions
 
 
+def checked(dim: Dim, said: str) -> Dim:
+    """Return a dimension that makes sense. Raises `ConfigError` with what was `said`, and what to say instead."""
+    if fault := dim.fault():
+        raise ConfigError(f"{said}: {fault}")
+    return dim
+
+
 def check_dims(dims: Sequence[Dim]) -> None:
-    """Raise `ConfigError` for named dimensions that make no sense."""
-    if not make_sense(dims):
-        said = ", ".join(f"{dim.name}={dim.least}..{dim.most}:{dim.step}" for dim in dims)
-        raise ConfigError(
-            f"the dimensions {said} make no sense: give at most {MOST_DIMS}, each name once, as L=1..512, or as "
-            "H=32..1024:32 with both ends multiples of the step"
-        )
+    """Raise `ConfigError` for named dimensions that make no sense, alone or together."""
     for dim in dims:
-        if dim.least == dim.most:
-            raise ConfigError(f"the dimension {dim.name} has the size {dim.least} only: write that in its place")
+        checked(dim, f"{dim.name}={dim.least}..{dim.most}:{dim.step}")
+    if not make_sense(dims):
+        raise ConfigError(f"{len(dims)} dimensions: give at most {MOST_DIMS}, and each of another name")
 
 
 def input_specs(

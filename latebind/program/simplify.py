@@ -1,15 +1,27 @@
 """Passes that simplify a freshly exported graph without changing its outputs (within rounding)."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from latebind.domain.sizes import Size
 from latebind.program.cut import CHEAP_OPERATORS, size_only
-from latebind.program.graph import Argument, Constant, Graph, Node, Value, Weight, map_argument, torch_constant
+from latebind.program.graph import (
+    Argument,
+    Constant,
+    Graph,
+    Node,
+    TensorType,
+    Value,
+    Weight,
+    map_argument,
+    torch_constant,
+)
 from latebind.program.operators import called, is_pointwise
 
 BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"
@@ -17,6 +29,7 @@ CONVOLUTION = "aten.convolution.default"
 IDENTITIES = ("aten.alias.default", "aten.detach.default")
 CLONE = "aten.clone.default"
 CAT = "aten.cat.default"
+INDEX, UNSQUEEZE, AND = "aten.index.Tensor", "aten.unsqueeze.default", "aten.bitwise_and.Tensor"
 WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 
 Weights = Mapping[str, Tensor]
@@ -28,6 +41,7 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
     graph = drop_identities(graph).needed()
     graph, weights = fold_constants(graph, weights)
     graph = drop_identities(drop_empty_parts(graph, weights))
+    graph = drop_whole_indices(graph, weights)
     graph, weights = fold_batch_norms(graph, weights)
     graph, weights = share_equal_weights(hoist_comparisons(graph).needed(), weights)
     return graph, {name: weights[name] for name in graph.weights()}
@@ -97,6 +111,95 @@ def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Ten
             kept.append(node.map_arguments(folded))
     stored = {f"{name}.constant": value.contiguous() for name, value in known.items() if isinstance(value, Tensor)}
     return replace(graph, nodes=tuple(kept)), {**weights, **stored}
+
+
+def drop_whole_indices(graph: Graph, weights: Weights) -> Graph:
+    """Take tensors as they are where they are indexed by all of their places in order, and masks without what is true.
+
+    Libraries of language models find out for each pair of words by its places whether one attends to the other. Without
+    a window or an order that is the mask of the words alone, which each stage has to make again.
+    """
+    types, found = graph.types(), list[Node]()
+    nodes = {node.name: node for node in graph.nodes}
+    users: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for name in set(node.values()):
+            users.setdefault(name, []).append(node)
+
+    def places(argument: Argument) -> tuple[Size | None, int] | None:
+        """Return of which size an index has all places in order, and along which dimension, counted from the last."""
+        if isinstance(argument, Weight):
+            tensor, count = weights[argument.name], weights[argument.name].numel()
+            axis = next((axis for axis in range(-tensor.dim(), 0) if tensor.shape[axis] == count > 1), None)
+            whole = tensor.dtype == torch.int64 and torch.equal(tensor.flatten(), torch.arange(count))
+            return (count, axis) if whole and axis is not None else None
+        node = nodes.get(argument.name) if isinstance(argument, Value) else None
+        if node is None or node.type is None or node.type.dtype != "int64":
+            return None
+        if node.op == "aten.arange.start_step" and node.args[0] == 0 and len(node.args) == 2:
+            return node.type.shape[0], -1
+        inner = places(node.args[0])
+        if inner is None or (node.op != UNSQUEEZE and (node.op, node.args[1:]) != ("aten.add.Tensor", (0,))):
+            return None
+        size, axis = inner
+        if node.op == UNSQUEEZE and isinstance(node.args[1], int):
+            rank = len(node.type.shape)
+            axis -= node.args[1] % rank > rank + axis - 1
+        return size, axis
+
+    def is_true(argument: Argument) -> bool:
+        if isinstance(argument, Weight):
+            return weights[argument.name].dtype == torch.bool and bool(weights[argument.name].all())
+        node = nodes.get(argument.name) if isinstance(argument, Value) else None
+        if node is not None and node.op == AND:
+            return all(map(is_true, node.args))
+        return node is not None and (node.op, node.args[1:]) == ("aten.ge.Scalar", (0,)) and bool(places(node.args[0]))
+
+    def is_spread(node: Node, name: str) -> bool:
+        """Return whether all that read a node give it a shape, to which this value can be spread as well."""
+        given, whole = types[name].shape, types[node.name].shape
+        return len(given) == len(whole) and all(
+            user.op == "aten.expand.default"
+            and isinstance(user.args[1], tuple)
+            and len(user.args[1]) == len(whole)
+            and all(size != -1 or a == b for size, a, b in zip(user.args[1], given, whole, strict=True))
+            for user in users.get(node.name, [])
+        )
+
+    alias: dict[str, str] = {}
+    outputs = {value for _, value in graph.outputs}
+    for node in graph.nodes:
+        source = node.args[0] if node.args else None
+        if node.op == AND and len(node.args) == 2 and node.name not in outputs and node.type is not None:
+            kept = [part for part in node.args if not is_true(part)]
+            if len(kept) == 1 and isinstance(kept[0], Value) and kept[0].name in types:
+                name = kept[0].name
+                if types[name].dtype == "bool" and (types[name] == node.type or is_spread(node, name)):
+                    alias[node.name] = name
+        elif node.op == INDEX and isinstance(source, Value) and node.type is not None:
+            indices = node.args[1] if isinstance(node.args[1], tuple) else ()
+            whole = [places(index) for index in indices]
+            rank, shape = len(node.type.shape), types[source.name].shape
+            axes = [rank + place[1] for place in whole if place is not None]
+            all_places = len(axes) == len(shape) and axes == sorted(set(axes))
+            if all_places and [place[0] for place in whole if place is not None] == list(shape):
+                found += _unsqueezed(node, source, types[source.name], axes)
+                continue
+        found.append(node)
+    return replace(graph, nodes=tuple(found)).aliased(alias).needed()
+
+
+def _unsqueezed(node: Node, source: Value, kind: TensorType, axes: Sequence[int]) -> list[Node]:
+    """Return nodes that give a tensor of this type dimensions of one beside its own, which come to be at `axes`."""
+    assert node.type is not None
+    new = [axis for axis in range(len(node.type.shape)) if axis not in axes]
+    found, shape = list[Node](), list(kind.shape)
+    for axis in new:
+        shape.insert(axis, 1)
+        name = node.name if axis == new[-1] else f"{node.name}.{axis}"
+        found.append(Node(name, UNSQUEEZE, (source, axis), (), TensorType(kind.dtype, tuple(shape))))
+        source = Value(name)
+    return found or [Node(node.name, IDENTITIES[0], (source,), (), node.type)]
 
 
 def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:

@@ -13,6 +13,7 @@ from latebind.domain.sizes import Dim, Size
 from latebind.program.backends import compile_graph, compile_stages, exact_backends
 from latebind.program.build import BuildReport, build_program
 from latebind.program.cut import cut_points, find_carries, split, with_carries
+from latebind.program.eager import in_eager
 from latebind.program.export import export, run_module
 from latebind.program.lengths import resized, tried_sizes
 from latebind.program.load import load_program
@@ -206,6 +207,35 @@ def test_rows_of_different_sizes_are_answered_together_as_alone_wherever_they_jo
             assert relative_error(answer, run_module(module, row)) < 1e-5
 
 
+class ByPlaces(nn.Module):
+    """Attention whose mask is found by the places of pairs of words, as in transformers; `turned`, the last first."""
+
+    def __init__(self, *, turned: bool = False) -> None:
+        super().__init__()
+        self.turned = turned
+
+    def forward(self, words: Tensor, counts: Tensor) -> Tensor:
+        """Map `(B, L, D) float32` and `(B, L) int64` to `(B, L, D) float32`."""
+        rows, places = torch.arange(words.shape[0])[:, None, None, None], torch.arange(words.shape[1])
+        keys = places.flip(0) if self.turned else places
+        mask = (places[:, None] >= 0)[None, None] & (counts != 0)[rows, keys[None, None, None]]
+        mask = mask.expand(words.shape[0], -1, words.shape[1], -1)
+        return nn.functional.scaled_dot_product_attention(words[:, None], words[:, None], words[:, None], mask)[:, 0]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("sizes", [{"words": ["L", 8], "counts": ["L"]}, None])
+def test_a_mask_found_by_places_becomes_that_of_the_words(turned: bool, sizes: Sized | None) -> None:
+    module = ByPlaces(turned=turned)
+    examples = {"words": torch.randn(3, 7, 8), "counts": sentences(3, 7)["counts"]}
+    graph, weights = export(module, examples, dims=[L] if sizes else (), sizes=sizes)
+    ops = {node.op for node in graph.nodes}
+    assert ("aten.index.Tensor" in ops) == turned
+    for length in (1, 7, 24) if sizes else (7,):
+        rows = torch.randn(4, length, 8), sentences(4, length)["counts"]
+        assert relative_error(in_eager(graph, weights)(*rows), run_module(module, rows)) < 1e-6
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("compile" not in exact_backends(), reason="torch.compile needs a C++ compiler")
 def test_a_compiled_stage_takes_any_size() -> None:
@@ -253,8 +283,8 @@ class FirstWords(nn.Module):
         (Unmasked(), [L], {"words": ["M"]}, "give a number or one of L"),
         (Unmasked(), [L], {"word": ["L"]}, "the inputs are words"),
         (Unmasked(), [Dim("L", 8, 24)], {"words": ["L"]}, "L=7: it must be 8 to 24"),
-        (Unmasked(), [Dim("L", 0, 24)], {"words": ["L"]}, "L=0..24:1 make no sense"),
-        (Unmasked(), [Dim("L", 7, 7)], {"words": ["L"]}, "write that in its place"),
+        (Unmasked(), [Dim("L", 0, 24)], {"words": ["L"]}, "L=0..24:1: a row has at least 1"),
+        (Unmasked(), [Dim("L", 7, 7)], {"words": ["L"]}, "write 7 in the place of L"),
     ],
 )
 def test_what_cannot_be_served_at_any_size_is_refused_with_the_line_or_the_range(

@@ -95,7 +95,9 @@ def why_refused(name: str) -> str:
     if name in OF_ALL_ROWS:
         return "it takes all rows of a batch together: name a dimension of the row, such as x.amax(1)"
     if name.startswith(("<", "aten.sym_")):  # a function of Python, on numbers and not on tensors
-        why = "it computes with the size of the batch, on which no answer may depend"
+        why = (
+            "it computes with the size of the batch, on which no answer may depend, or with a length in floating point"
+        )
     elif found is None:
         why = "it is not one of PyTorch's own operators, and a model directory holds no code"
     elif tags.nondeterministic_seeded in found.tags:

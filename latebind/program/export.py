@@ -98,7 +98,7 @@ def trace(module: nn.Module, inputs: Tensors, **given: Unpack[Names]) -> Exporte
     tensors = tuple(tensor[torch.arange(EXPORT_BATCH) % tensor.shape[0]] for tensor in tensors)
     with _for_inference(module):
         called = _Flat(module, _keywords(module, inputs), given.get("outputs"))
-        found = _output_names(_try_run(called, tensors), given.get("output_names"))
+        found = _output_names(_try_run(called, tensors, sizes), given.get("output_names"))
         program = _try_export(called, tensors, specs, dims)
     return Exported(*Reader(program, specs, found, dims).read())
 
@@ -247,16 +247,20 @@ def input_names(inputs: Tensors, given: Sequence[str] | None = None) -> tuple[st
     return names
 
 
-def _try_run(called: _Flat, rows: tuple[Tensor, ...]) -> Foreign:
+def _try_run(called: _Flat, rows: tuple[Tensor, ...], sizes: Mapping[str, int]) -> Foreign:
     try:
         with torch.no_grad():
             found = called.call(*rows)
     except ExportError:  # raised by `_Flat`
         raise
     except Exception as error:  # the module is foreign code: whatever it raises is the reason to report
+        told = f"the module raised on {EXPORT_BATCH} rows of the example inputs"
+        if sizes:
+            own = ", ".join([f"{name}={size}" for name, size in sizes.items()])
+            told += f" with {own}{_place(extract_tb(error.__traceback__))}: {error!r}. It has to take every size"
+            raise ExportError(f"{told} that is declared: write x.shape[1] where the code has a number") from error
         raise ExportError(
-            f"the module raised on {EXPORT_BATCH} rows of the example inputs: {error!r}. Give rows as its forward "
-            f"takes them, by name what it takes by name only; {ONE_ROW}"
+            f"{told}: {error!r}. Give rows as its forward takes them, by name what it takes by name only; {ONE_ROW}"
         ) from error
     if isinstance(found, PackedSequence):
         raise ExportError(f"the module returns a PackedSequence: {PACKED}")

@@ -293,3 +293,10 @@ def test_what_cannot_be_served_at_any_size_is_refused_with_the_line_or_the_range
     with pytest.raises((ExportError, ConfigError), match=says):
         build(module, words(3), tmp_path, dims, sizes, ["eager"])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_module_that_raises_at_a_size_that_is_declared_is_refused_with_the_size_and_the_line(tmp_path: Path) -> None:
+    examples = {"words": torch.zeros(2, 9, dtype=torch.int64)}
+    says = r"inputs with L=9 \(.*test_lengths.py, line \d+: .* # it has 7 words.*write x.shape\[1\] where"
+    with pytest.raises(ExportError, match=says):
+        build(Positions(), examples, tmp_path, [L], {"words": ["L"]}, ["eager"])

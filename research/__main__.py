@@ -31,6 +31,8 @@ PARTS = {
     "validate": "validate.command",
     "peers": "peers.command",
     "before": "before",
+    "lengths": "lengths.command",
+    "lengths-costs": "lengths.command",
     "lengths-live": "lengths.beside",
 }
 """The module that has each command, as a function of the same name."""

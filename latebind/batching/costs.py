@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import accumulate, pairwise
-from math import ceil, inf, sqrt
+from math import ceil, inf
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -170,10 +170,8 @@ class Estimate:
         self._paces = [self.decoding if kind is StageKind.DECODER else self.pace for kind in kinds]
         self.varies = any(len(grid.lengths) > 1 for grid in costs.stages)  # whether the length of a batch counts
         self.by_length = self.varies and not spec.kinds  # steps of a sequence are few, and counted one by one
-        self.typical = TYPICAL_STEPS if spec.kinds else 1  # length of an input, before any has come
-        if self.by_length:
-            known = [length for grid in costs.stages if len(grid.lengths) > 1 for length in grid.lengths]
-            self.typical = length_class(round(sqrt(min(known) * max(known))))
+        # Of an input, before any has come.
+        self.typical = TYPICAL_STEPS if spec.kinds else length_class(costs.typical)
         self._tables: dict[int, _Table] = {}  # by length class and batch size
         self._once, self._encoders, self._decoders = (
             _sums([float(one is kind) for one in kinds]) for kind in StageKind

@@ -5,8 +5,9 @@ that is contiguous is never worse: for the same number of rows and the same long
 shorter rows it has. Who goes first is decided as on a machine that runs one job after another: the shortest first,
 which makes the sum of all latencies least, until somebody would be late for it who need not be.
 
-What else was tried, simulated on costs of MiniLM and lengths of CLINC150 and of a long tail: always by deadline where
-somebody is urgent has 20 % fewer answers in time at 140 % of the capacity; never, 1 % fewer at half of it.
+What else was tried, simulated on costs of MiniLM and lengths of CLINC150 and of a long tail: an urgent one first
+without asking whether there is time for it beside all that is shorter has 7 to 14 % fewer answers in time at 140 % of
+the capacity; never an urgent one first, 1 % fewer at half of it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -168,14 +169,21 @@ class Pool:
             if len(turns) == size:
                 break
             turns += group.turns[: size - len(turns)]
-        return self._in_time(turns, grown, now)
+        return self._in_time(turns, grown, now, with_first=bool(first))
 
-    def _in_time(self, turns: Sequence[Turn], grown: Sequence[tuple[int, int, float]], now: float) -> Picked:
-        """Return the size, of those that have `grown`, and who of the first are in time in it: the most a second."""
+    def _in_time(
+        self, turns: Sequence[Turn], grown: Sequence[tuple[int, int, float]], now: float, *, with_first: bool
+    ) -> Picked:
+        """Return the size, of those that have `grown`, and who of the first are in time in it: the most a second.
+
+        Only such count where the very first one is in time, if it is to be there.
+        """
         requests, best, found = self._requests, 0.0, None
         for rows, longest, seconds in reversed(grown):
             dues = [requests[number].deadline for _, _, number in turns[:rows]]
             due = min(dues)
+            if with_first and dues[0] < now + seconds:
+                continue
             if due >= now + seconds:
                 if found is None or rows > best * seconds:
                     return Picked(turns[:rows], longest, seconds, due - seconds)

@@ -450,7 +450,7 @@ class Lane:
         """Recompute the work of each request, in batches of `limit`, because costs have moved noticeably."""
         self.changes, self._limit = self.estimate.changes, limit
         if self.estimate.by_length:
-            seconds = self.work(self._usual)
+            seconds = self.work(self.usual)
         elif self._hopes:
             seconds = self.estimate.work(limit)
         else:
@@ -463,7 +463,7 @@ class Lane:
         return length_class(inputs) if self.estimate.by_length else inputs
 
     @property
-    def _usual(self) -> int:
+    def usual(self) -> int:
         """The length class of a usual request, 1 where lengths do not count."""
         return self.classed(max(1, round(self._inputs))) if self.estimate.by_length else 1
 
@@ -501,4 +501,4 @@ class Lane:
         """Return what a request can expect that runs alone after waiting `wait` seconds."""
         if self.estimate.decoder is not None:
             return Outlook(wait, (self.estimate.whole(1, 1, self.estimate.mean_outputs),), (1.0,))
-        return Outlook(wait, *self.estimate.ends(self._usual))
+        return Outlook(wait, *self.estimate.ends(self.usual))

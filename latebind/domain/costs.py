@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import sqrt
 
 from msgspec import Struct
 
@@ -124,6 +125,12 @@ class ModelCosts:
     load_seconds: float = 0.0
     aside: bool = False
     output_steps: tuple[int, ...] = (1,)
+
+    @property
+    def typical(self) -> int:
+        """A length between the shortest and the longest that were measured, 1 where lengths do not count."""
+        known = [length for grid in self.stages if len(grid.lengths) > 1 for length in grid.lengths]
+        return round(sqrt(min(known) * max(known))) if known else 1
 
     def step(self, stage: int, batch: int, length: int = 1) -> float:
         """Return the seconds of a stage, and of the lookup that it waits for, for a batch padded to this length."""

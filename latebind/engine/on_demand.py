@@ -218,7 +218,7 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
     costs = replace(model.costs, stages=tuple(grids)) if grids else model.costs
     gains = []  # the mean seconds that each learned cache saves a request
     for number in opened.behind:
-        saved = costs.hit_rates.get(number, 0.0) * costs.remaining(number + 1, 1)
+        saved = costs.hit_rates.get(number, 0.0) * costs.remaining(number + 1, 1, costs.typical)
         gains.append(max(0.0, saved - (0.0 if costs.aside else costs.lookups[number].at(1))))
     footprint = Footprint(
         tuple(piece.size for piece in opened.pieces),

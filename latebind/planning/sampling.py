@@ -126,7 +126,9 @@ def sampling_of(question: Question) -> Sampling:
 
 def busy_workers(question: Question) -> float:
     """Return how many workers of speed 1 the traffic keeps busy without batches."""
-    alone = np.array([model.served.costs.remaining(0, 1) for model in question.population.models])
+    alone = np.array(
+        [model.served.costs.remaining(0, 1, model.served.costs.typical) for model in question.population.models]
+    )
     return max(1e-9, float(alone @ _rates(question)))
 
 

@@ -187,5 +187,5 @@ def _loads_in_time(model: ModelState, lane: Lane) -> bool:
             loaded_at += footprint.seconds[stage]
             if loaded_at > runs_at:
                 return False
-        runs_at += lane.estimate.unit(batch, stage)
+        runs_at += lane.estimate.unit(batch, stage, lane.usual)
     return True

@@ -17,8 +17,7 @@ from latebind.program.measure import profile_stages
 
 SHAPES = {"minilm": (6, 384, 12), "bert": (12, 768, 12)}  # layers, width and heads
 BATCHES = (1, 2, 4, 8, 16, 32)
-LENGTHS = (4, 8, 16, 32, 64, 128, 256, 512)
-MOST_TOKENS = 4096  # of a batch that is measured: beyond, the last slope goes on
+SHORTEST, LONGEST = 4, 512
 Backend = Literal["eager", "openvino"]
 Stage = Callable[..., tuple[Tensor, ...]]
 
@@ -57,13 +56,11 @@ def measure(shape: str, backend: Backend, threads: int) -> Measured:
     torch.set_num_threads(threads)
     layers, width, heads = SHAPES[shape]
     stages = [_stage(_layer(width, heads), width, backend, threads) for _ in range(layers)]
-    curves = []
+    rows = TensorSpec("rows", "float32", (LONGEST, width), sizes=("L", width))
     with torch.inference_mode():
-        for length in LENGTHS:
-            batches = tuple(batch for batch in BATCHES if batch * length <= MOST_TOKENS)
-            curves.append(profile_stages(stages, (torch.randn(1, length, width),), batches))
-    grids = [Grid(LENGTHS, tuple(grid.curves[0] for grid in by_length)) for by_length in zip(*curves, strict=True)]
-    return Measured(f"{shape} by {backend}, threads: {threads}", LENGTHS[-1], tuple(grids))
+        example = (torch.randn(1, LONGEST, width),)
+        grids = profile_stages(stages, example, BATCHES, specs=(rows,), dims=(Dim("L", SHORTEST, LONGEST),))
+    return Measured(f"{shape} by {backend}, threads: {threads}", LONGEST, grids)
 
 
 def _layer(width: int, heads: int) -> nn.Module:

@@ -4,6 +4,7 @@ import gzip
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -26,6 +27,7 @@ LONG_TAIL, MEDIAN, SPREAD = (5, 400), 24.0, 1.0  # a lognormal, cut
 DRAWN = 20_000
 QUARTERS = 4
 POLICIES = "research.lengths.policies"
+OURS, FIXED = "ours", "fixed"  # kinds of sides
 
 
 def text_lengths(file: Path) -> tuple[int, ...]:
@@ -47,24 +49,22 @@ def long_tail() -> tuple[int, ...]:
     return tuple(int(one) for one in np.clip(np.rint(drawn), *LONG_TAIL))
 
 
-def sides(max_batch: int, longest: int) -> list[Side]:
+def sides(max_batch: int) -> list[Side]:
     """Return the baselines, each with its settings, with and without shedding; and ours, which shed."""
     found = []
     for sheds in (True, False):
         behind = "" if sheds else ", unshed"
-        for size in (4, 8, 16, max_batch):
+        for size in (4, 16):
             found.append(Side(f"first come({size}){behind}", graph(size, shed=sheds), ("first come",)))
+        for size in (4, 8):
             found.append(Side(f"sorted({size}){behind}", _policy("Sorted", size, sheds), ("sorted",)))
-        found.append(Side(f"fixed(8){behind}", graph(8, shed=sheds), ("fixed",)))
-        for tokens in (128, 256, 512, 1024):
+        found.append(Side(f"fixed(8){behind}", graph(8, shed=sheds), (FIXED,)))
+        for tokens in (128, 256):
             policy = PolicyConfig(f"{POLICIES}:Budget", max_batch, tokens / 1e3, shed=sheds)
             found.append(Side(f"budget({tokens}){behind}", policy, ("budget",)))
-        for size in (16, max_batch):
+        for size in (8, max_batch):
             found.append(Side(f"programme({size}){behind}", _policy("Programme", size, sheds), ("programme",)))
-    return found + [Side(name, PolicyConfig(name, max_batch), (OURS,)) for name in ("late", "lazy+")]
-
-
-OURS = "ours"
+    return [*found, *[Side(name, PolicyConfig(name, max_batch), (OURS,)) for name in ("late", "lazy+")]]
 
 
 def _policy(name: str, size: int, sheds: bool) -> PolicyConfig:
@@ -122,6 +122,19 @@ class Scene:
         estimate = self._estimate()
         return 1.0 / float(np.mean([estimate.work(self.max_batch, length) for length in self.lengths(mix)]))
 
+    def bound(self, mix: str, load: float) -> float:
+        """Return the share of requests that no policy can exceed in time: the shortest, each at its least work.
+
+        Those are left out that would be late even alone.
+        """
+        estimate, lengths = self._estimate(), np.sort(self.lengths(mix))
+        allowed, time = ALLOWED * self.alone(mix), 1.0 / (load * self.capacity(mix))
+        alone, work = (
+            np.array([of(length) for length in lengths.tolist()])
+            for of in (partial(estimate.whole, 1), partial(estimate.work, self.max_batch))
+        )
+        return float(np.mean((alone <= allowed) & (np.cumsum(work) / len(lengths) <= time * (1.0 + 1e-9))))
+
     def _estimate(self) -> Estimate:
         served = self.served()
         return Estimate(served.spec, served.costs)
@@ -148,7 +161,7 @@ def run(task: Task, scene: Scene) -> Result:
         poisson(served, rate=rate, requests=task.requests, allowed=allowed, random=Random(task.seed), lengths=pairs)
     )
     own = [call.inputs for call in calls]
-    if "fixed" in task.side.kinds:
+    if FIXED in task.side.kinds:
         calls = [replace(call, inputs=scene.costs.most) for call in calls]
     if OURS not in task.side.kinds:
         served = _in_one_stage(served)
@@ -162,8 +175,8 @@ def run(task: Task, scene: Scene) -> Result:
     in_time = {record.request for record in answered if record.latency <= allowed}
     order = sorted((own[record.request], record.request) for record in counted)
     quarters = [[number in in_time for _, number in part] for part in np.array_split(np.array(order), QUARTERS)]
-    computed = simulator.computed if "fixed" not in task.side.kinds else scene.costs.most * len(answered)
-    tokens = simulator.tokens if "fixed" not in task.side.kinds else sum(own[one.request] for one in answered)
+    computed = simulator.computed if FIXED not in task.side.kinds else scene.costs.most * len(answered)
+    tokens = simulator.tokens if FIXED not in task.side.kinds else sum(own[one.request] for one in answered)
     return Result(
         task,
         len(in_time) / len(counted),

@@ -41,8 +41,9 @@ def text(
 class Watched(Simulator):
     """Notes the lengths and sizes of each run, and its stage."""
 
-    def __init__(self, model: ServedModel, policy: str, *, shed: bool = True) -> None:
-        super().__init__(SchedulerConfig((model,), 1, PolicyConfig(BATCHING[policy], shed=shed)))
+    def __init__(self, model: ServedModel, policy: str | PolicyConfig, *, shed: bool = True) -> None:
+        config = PolicyConfig(BATCHING[policy], shed=shed) if isinstance(policy, str) else policy
+        super().__init__(SchedulerConfig((model,), 1, config))
         self.ran: list[tuple[int, tuple[int, ...]]] = []
         self.sizes: list[set[int]] = []
 

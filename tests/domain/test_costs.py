@@ -46,6 +46,12 @@ def test_what_remains_is_the_full_depth_with_every_lookup() -> None:
     assert costs.remaining(2, 4) == pytest.approx(3.5)
 
 
+def test_a_typical_length_lies_between_those_that_were_measured() -> None:
+    grid = Grid((4, 16, 256), (CURVE,) * 3)
+    assert ModelCosts((grid, *at_any_length(CURVE))).typical == 32
+    assert ModelCosts(at_any_length(CURVE)).typical == 1
+
+
 def test_lengths_are_classed_one_by_one_at_first_and_then_within_an_eighth() -> None:
     assert [length_class(length) for length in (1, 7, 16, 17, 18, 33, 36, 37, 512, 513)] == [
         1, 7, 16, 18, 18, 36, 36, 40, 512, 576,

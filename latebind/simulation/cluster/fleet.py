@@ -142,9 +142,9 @@ def least_work(model: ServedModel, policy: PolicyConfig) -> float:
 
 def mean_seconds(costs: ModelCosts, batch: int) -> float:
     """Return the mean seconds of a batch, in which each stage counts by the share of requests that reach it."""
-    reach, seconds = 1.0, 0.0
+    reach, seconds, length = 1.0, 0.0, costs.typical
     for stage in range(len(costs.stages)):
-        seconds += reach * costs.step(stage, batch)
+        seconds += reach * costs.step(stage, batch, length)
         reach -= costs.hit_rates.get(stage, 0.0)
     return seconds
 

@@ -136,7 +136,9 @@ def _built(models: Models) -> list[ClusterModel]:
             )
         for copy in range(models.count):
             one = replace(spec, name=f"{spec.name}-{copy}") if models.count > 1 else spec
-            found.append(_served(models, one, costs, directory.files[WEIGHTS].bytes, costs.remaining(0, 1)))
+            found.append(
+                _served(models, one, costs, directory.files[WEIGHTS].bytes, costs.remaining(0, 1, costs.typical))
+            )
     return found
 
 

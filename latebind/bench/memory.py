@@ -107,7 +107,14 @@ def measure(side: Side) -> Iterator[Resident]:
     os.ftruncate(file, file_bytes([spec], slots))
     memory = SlotMemory(file, [spec], slots)
     made = made_up_inputs(spec.inputs, max(sizes))
-    for rows, some in zip(memory.models[0].inputs, made, strict=True):
+    inputs, sized = memory.models[0].inputs, memory.models[0].sized
+    if sized is not None:
+        numbers, most = range(max(sizes)), tuple([dim.most for dim in spec.dims])
+        begin = memory.extents().take(sized.bytes_of(len(numbers), most))
+        assert begin is not None, "there is room for the largest rows in all slots"
+        sized.place(begin, numbers, most)
+        inputs, _ = sized.views(numbers)
+    for rows, some in zip(inputs, made, strict=True):
         rows[:] = 1 if spec.kinds else some.numpy()  # as tokens ones, which every model has
     workers = [Worker({spec.name: model}, memory) for model in crew]
     gc.collect()

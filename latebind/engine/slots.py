@@ -56,22 +56,23 @@ class SizedSlots:
         tensors = (*spec.inputs, *spec.outputs)
         self._dtypes = [np.dtype(tensor.dtype) for tensor in tensors]
         self.shapes = shapes_of(spec, tensors)
+        self._strides = lru_cache(MOST_SHAPES)(self._bytes_of_row)
 
     def place(self, begin: int, slots: Sequence[int], sizes: Sizes) -> int:
         """Note that rows of these sizes lie in these slots, from a byte of the memory on; return where they end."""
-        for number, (shape, dtype) in enumerate(zip(self.shapes(sizes), self._dtypes, strict=True)):
-            row = prod(shape) * dtype.itemsize
-            for place, slot in enumerate(slots):
-                self._places[slot, number] = begin + place * row
-            begin += granules(len(slots) * row)
+        strides, places = self._strides(sizes), list[int]()
+        for stride in strides:
+            places.append(begin)
+            begin += granules(len(slots) * stride)
         for slot in slots:
             self._dims[slot] = sizes
+            self._places[slot] = places
+            places = [place + stride for place, stride in zip(places, strides, strict=True)]
         return begin
 
     def bytes_of(self, rows: int, sizes: Sizes) -> int:
         """Return the bytes that so many rows of these sizes take."""
-        each = zip(self.shapes(sizes), self._dtypes, strict=True)
-        return sum([granules(rows * prod(shape) * dtype.itemsize) for shape, dtype in each])
+        return sum([granules(rows * stride) for stride in self._strides(sizes)])
 
     def length(self, sizes: Sizes) -> int:
         """Return the length of a row: the product of its sizes, as far as a message can tell it."""
@@ -94,13 +95,12 @@ class SizedSlots:
     def row(self, slot: int, number: int) -> Rows:
         """Return a tensor of a row, by the number of the tensor: of inputs, then of outputs."""
         shape = self.shapes(tuple(self._dims[slot].tolist()))[number]
-        return np.ndarray(shape, self._dtypes[number], self._memory, int(self._places[slot, number]))
+        return self._at(int(self._places[slot, number]), shape, number)
 
     def lie_together(self, slots: Sequence[int]) -> bool:
         """Return whether these rows have the same sizes and each follows the one before: those of one call do."""
         places, dims = self._places[slots[0]].tolist(), self._dims[slots[0]].tolist()
-        shapes = self.shapes(tuple(dims))
-        strides = [prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, self._dtypes, strict=True)]
+        strides = self._strides(tuple(dims))
         for slot in slots[1:]:
             places = [place + stride for place, stride in zip(places, strides, strict=True)]
             if self._places[slot].tolist() != places or self._dims[slot].tolist() != dims:
@@ -110,8 +110,8 @@ class SizedSlots:
     def views(self, slots: Sequence[int]) -> tuple[Tensors, Tensors]:
         """Return inputs and outputs of rows that lie together, each `(N, *shape)`."""
         shapes, places = self.shapes(tuple(self._dims[slots[0]].tolist())), self._places[slots[0]].tolist()
-        each = zip(shapes, self._dtypes, places, strict=True)
-        found = tuple([np.ndarray((len(slots), *shape), dtype, self._memory, place) for shape, dtype, place in each])
+        each = enumerate(zip(places, shapes, strict=True))
+        found = tuple([self._at(place, (len(slots), *shape), number) for number, (place, shape) in each])
         inputs = len(self.spec.inputs)
         return found[:inputs], found[inputs:]
 
@@ -122,14 +122,18 @@ class SizedSlots:
         """
         if self.lie_together(slots):
             return self.views(slots)[0]
-        shapes, found = self.shapes(longest(sizes)), list[Rows]()
-        for number, tensor in enumerate(self.spec.inputs):
-            whole = np.full((len(slots), *shapes[number]), tensor.padding or 0, self._dtypes[number])
-            for place, slot in enumerate(slots):
-                row = self.row(slot, number)
-                whole[place, ...][front(row.shape)] = row
-            found.append(whole)
-        return tuple(found)
+        shapes = self.shapes(longest(sizes))
+        found = tuple(
+            [
+                np.full((len(slots), *shapes[number]), tensor.padding or 0, tensor.dtype)
+                for number, tensor in enumerate(self.spec.inputs)
+            ]
+        )
+        for place, (slot, own) in enumerate(zip(slots, sizes, strict=True)):
+            begins, shapes = self._places[slot].tolist(), self.shapes(own)
+            for number, whole in enumerate(found):
+                whole[place, ...][front(shapes[number])] = self._at(begins[number], shapes[number], number)
+        return found
 
     def check(self, outputs: Sequence[Rows], sizes: Sequence[Sizes]) -> None:
         """Raise `ValueError` if outputs `(B, ...)` do not have the shapes that rows of these sizes are said to have."""
@@ -139,9 +143,17 @@ class SizedSlots:
 
     def write(self, slot: int, outputs: Sequence[Rows]) -> None:
         """Write outputs into a slot, the first ones or all, without the padding that they have beyond its own sizes."""
+        begins, shapes = self._places[slot].tolist(), self.shapes(tuple(self._dims[slot].tolist()))
         for number, output in enumerate(outputs, len(self.spec.inputs)):
-            row = self.row(slot, number)
-            row[...] = output[front(row.shape)]
+            shape = shapes[number]
+            self._at(begins[number], shape, number)[...] = output if output.shape == shape else output[front(shape)]
+
+    def _at(self, begin: int, shape: Shape, number: int) -> Rows:
+        return np.ndarray(shape, self._dtypes[number], self._memory, begin)
+
+    def _bytes_of_row(self, sizes: Sizes) -> tuple[int, ...]:
+        each = zip(self.shapes(sizes), self._dtypes, strict=True)
+        return tuple([prod(shape) * dtype.itemsize for shape, dtype in each])
 
 
 @dataclass(frozen=True, slots=True)

@@ -379,7 +379,7 @@ class Extents:
         assert self._holes == sorted([(size, begin) for begin, size in self._begins.items()]), "the holes are off"
         assert self.taken == sum(extents.values()), "the count of bytes is off"
         used = {page for begin, size in extents.items() for page in range(*_pages_of(begin, size))}
-        touched = {page for page, there in enumerate(self._touched) if there}
+        touched = {page for page, there in enumerate(list(self._touched)) if there}
         assert used <= touched, "a page that is used was given back"
         assert (len(touched), len(touched - used)) == (self._pages, self._idle), "the count of pages is off"
 

@@ -173,7 +173,7 @@ class BoundRequest:
 
     def twin(self) -> "BoundRequest":
         """Return another request, with buffers of its own."""
-        return BoundRequest(self._compile, len(self._bound), self._outputs, self._frugal)
+        return type(self)(self._compile, len(self._bound), self._outputs, self._frugal)
 
     def run(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
         """Run the request; the outputs are views of the buffers."""

@@ -300,3 +300,10 @@ def test_a_module_that_raises_at_a_size_that_is_declared_is_refused_with_the_siz
     says = r"inputs with L=9 \(.*test_lengths.py, line \d+: .* # it has 7 words.*write x.shape\[1\] where"
     with pytest.raises(ExportError, match=says):
         build(Positions(), examples, tmp_path, [L], {"words": ["L"]}, ["eager"])
+
+
+@pytest.mark.skipif("openvino" not in exact_backends(), reason="OpenVINO is not installed")
+def test_a_twin_answers_rows_of_any_size_too(tmp_path: Path) -> None:
+    module, examples = Unmasked(), words(3)
+    report = build(module, examples, tmp_path, [L], {"words": ["L"]}, ["openvino"])
+    compare(module, load_program(report.directory).twin(), examples, 2)

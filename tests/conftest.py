@@ -29,6 +29,17 @@ settings.register_profile("usual", max_examples=50, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "usual"))
 
 
+# The files whose tests took the most seconds (`pytest --durations=0`): `make check` leaves them out, to end in 90 s.
+SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text().split())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of slow files."""
+    for item in items:
+        if item.path.relative_to(item.config.rootpath).as_posix() in SLOW:
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip tests for a GPU where there is none, with the reason in the report."""
     if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():

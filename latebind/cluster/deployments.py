@@ -1,5 +1,6 @@
 """What Ray Serve runs and calls: the actors, the policy of autoscaling, and how the ingress hears of replicas."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ import ray
 from ray.serve.config import AutoscalingContext
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from latebind.cluster.ingress import Ingress
+from latebind.cluster.ingress import Ingress, Look
 from latebind.cluster.replica import ADDRESS, REPORT, Application, Replica
 from latebind.cluster.scaling import Load, Since, replicas_needed
 from latebind.cluster.upstream import ReplicaInfo
@@ -33,16 +34,30 @@ class IngressActor(Ingress):
     async def __init__(self, application: Application, replicas: Any) -> None:  # type: ignore[misc]
         write_logs("ingress", application.settings.observability.log_format)
 
-        async def look(on_replicas: Callable[[Sequence[ReplicaInfo]], None]) -> None:
-            """Wait until there is a replica. Nothing is reserved: Ray provides that for callers with own ways."""
-            async with replicas.choose_replica(on_replicas, _reserve=False):
-                pass
-
-        await self.open(application, look)
+        await self.open(application, looking(replicas))
         settle()
 
     async def __del__(self) -> None:
         await self.close()
+
+
+def looking(replicas: Any) -> Look:
+    """Return how the ingress asks the handle of a deployment which replicas there are."""
+
+    async def look(on_replicas: Callable[[Sequence[ReplicaInfo]], None]) -> None:
+        """Wait until there is a replica. Nothing is reserved: Ray provides that for callers with own ways.
+
+        Ray's router has an event loop and a thread of its own, while calls go through the replicas that are known.
+        """
+        loop = asyncio.get_running_loop()
+
+        def told(found: Sequence[ReplicaInfo]) -> None:
+            loop.call_soon_threadsafe(on_replicas, found)
+
+        async with replicas.choose_replica(told, _reserve=False):
+            pass
+
+    return look
 
 
 class AnnouncingRouter(RequestRouter):  # type: ignore[misc]

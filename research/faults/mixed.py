@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+import psutil
 import torch
 from torch import nn
 
@@ -366,8 +367,15 @@ async def _ask_and_end(server: Child, module: nn.Module, in_flight: int) -> tupl
 
 
 def _left(processes: list[int]) -> int:
-    """Return how many of them are there yet, after a while."""
+    """Return how many of them run yet, after a while; one that has ended may wait for whoever adopted it."""
     until = time.monotonic() + LEFT_SECONDS
-    while (left := sum(Path(f"/proc/{one}").exists() for one in processes)) and time.monotonic() < until:
+    while (left := sum(map(_runs, processes))) and time.monotonic() < until:
         time.sleep(0.05)
     return left
+
+
+def _runs(process: int) -> bool:
+    try:
+        return bool(psutil.Process(process).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -1,6 +1,10 @@
 """The application as a Serve config file names it: what is wrong in its arguments is told by name."""
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import get_ident
 
 import pytest
 
@@ -10,6 +14,7 @@ pytest.importorskip("ray")
 
 from latebind.cluster.application import check
 from latebind.cluster.declared import application
+from latebind.cluster.deployments import looking
 from latebind.domain.config import ServeConfig
 
 
@@ -70,3 +75,22 @@ def test_options_that_make_no_sense_on_a_cluster_are_refused() -> None:
         check("ray", ServeConfig(), event_log=True)
     with pytest.raises(ConfigError, match="choose ray"):
         check("mars", ServeConfig())
+
+
+def test_the_ingress_hears_of_replicas_in_its_own_thread() -> None:
+    """Ray's router runs in a thread of its own: there, a list that calls go through would change under them."""
+
+    class Handle:
+        @asynccontextmanager
+        async def choose_replica(
+            self, told: Callable[[list[object]], object], *, _reserve: bool
+        ) -> AsyncIterator[None]:
+            await asyncio.to_thread(told, [1, 2])
+            yield
+
+    async def heard() -> list[tuple[object, int]]:
+        found: list[tuple[object, int]] = []
+        await looking(Handle())(lambda replicas: found.append((replicas, get_ident())))
+        return found
+
+    assert asyncio.run(heard()) == [([1, 2], get_ident())]

@@ -59,6 +59,9 @@ def main(arguments: list[str]) -> None:
             with suppress(ConnectionError):  # the frontend has closed while models were loaded
                 send_line(control_socket, EngineStarted(error=str(error)))
             return
+        except Exception:  # written while the sockets are open: as they close, the frontend kills this process
+            logger.exception("the engine cannot begin")
+            return
         engine.serve()
 
 

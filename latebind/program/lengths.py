@@ -85,7 +85,8 @@ def resized(rows: Rows, specs: Sequence[TensorSpec], sizes: Sizes) -> Rows:
         made = tensor
         for axis, size in enumerate(spec.sizes, start=1):
             if isinstance(size, str) and sizes[size] != made.shape[axis]:
-                made = made.index_select(axis, torch.arange(sizes[size]) % made.shape[axis])
+                places = torch.arange(sizes[size], device=made.device)
+                made = made.index_select(axis, places % made.shape[axis])
         found.append(made)
     return tuple(found)
 

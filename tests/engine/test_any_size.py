@@ -189,12 +189,15 @@ def any_size(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_once(tmp_path_factory, "any-size", build_all)
 
 
-@pytest.fixture(scope="module", params=POLICIES)
+SERVED_BY = [*((policy, "cpu") for policy in POLICIES), pytest.param(("late", "cuda"), marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(scope="module", params=SERVED_BY, ids="-".join)
 def by_policy(request: pytest.FixtureRequest, any_size: Path) -> Iterator[Started]:
     models, queries = (tuple(map(str, some)) for some in find_served(any_size, ()))
-    config = EngineConfig(workers=2, slots=32)
-    policy = PolicyConfig(request.param, 8, shed=False)
-    with started(EngineOrder(models, config, policy, queries=queries)) as found:
+    policy, device = request.param
+    config = EngineConfig(workers=2, slots=32, device=device)
+    with started(EngineOrder(models, config, PolicyConfig(policy, 8, shed=False), queries=queries)) as found:
         yield found
 
 

@@ -1,5 +1,6 @@
-"""An engine's process whose frontend goes while models are loaded."""
+"""An engine's process that does not come to serve: its frontend goes, or it fails as nobody foresaw."""
 
+import asyncio
 import os
 import socket
 from contextlib import ExitStack
@@ -10,7 +11,8 @@ import msgspec
 import pytest
 
 from latebind.domain.config import EngineConfig, PolicyConfig
-from latebind.engine.client import NAME, PROCESS
+from latebind.domain.errors import Unavailable
+from latebind.engine.client import NAME, PROCESS, EngineClient
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import create_file
 from latebind.repository.listing import find_models
@@ -39,3 +41,14 @@ def test_it_ends_in_silence(models: Path, name: str) -> None:
             assert process.ended(60.0)
             out.seek(0)
             assert out.read() == b""
+
+
+def test_one_that_fails_while_it_begins_is_not_killed_before_its_last_words(
+    models: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    order = EngineOrder(tuple(map(str, find_models(models, ["chain"]))), EngineConfig(cores=(4000,)), PolicyConfig())
+    with pytest.raises(Unavailable, match="its last words are in the log"):
+        asyncio.run(asyncio.wait_for(EngineClient.start(order, FORKS), 60.0))
+    told = capfd.readouterr().err
+    assert "the engine cannot begin" in told
+    assert "OSError: [Errno 22] Invalid argument" in told

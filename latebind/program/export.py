@@ -29,13 +29,14 @@ from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
 from latebind.domain.sizes import Dim, Size
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
-from latebind.program.lengths import distinct, input_specs, resized, sizes_of
+from latebind.program.lengths import distinct, input_specs, resized, sizes_of, tried_sizes
 from latebind.program.operators import BUILTINS, KEPT_WHOLE, SYM_SIZE, is_allowed, resolve, why_refused
 from latebind.program.simplify import simplify
 from latebind.program.symbols import Fixing, export_for_all_sizes, layers_of_any_length, torch_dim, written
 
 Foreign = Any  # an object of torch or the module, of any type
 Tensors = Mapping[str, Tensor] | Sequence[Tensor]  # inputs, by name or in order
+FURTHER_SIZES = 6  # beside those at the ends, at which the module is run before anything is compared
 EXPORT_BATCH = 3  # torch.export treats 0 and 1 specially, so examples have another size
 
 BRANCHING = (
@@ -47,7 +48,11 @@ PACKED = (
     "the length of each row from its outputs, by torch.where or gather"
 )
 FIXED = "the code fixes a size: write x.shape[0] for the batch, or x.shape[1] for a length, where the number stands"
+RANGED = (
+    "the code takes another way, or raises, at the other sizes: declare a range without them, or compute alike for all"
+)
 HINTS = {
+    "generated guard": RANGED,
     "data-dependent": BRANCHING,
     "Could not guard": BRANCHING,
     "Constraints violated": FIXED,
@@ -100,6 +105,8 @@ def trace(module: nn.Module, inputs: Tensors, **given: Unpack[Names]) -> Exporte
         called = _Flat(module, _keywords(module, inputs), given.get("outputs"))
         found = _output_names(_try_run(called, tensors, sizes), given.get("output_names"))
         program = _try_export(called, tensors, specs, dims)
+        for each in tried_sizes(dims, FURTHER_SIZES) if dims else ():
+            _try_run(called, resized(tensors, specs, each), each)
     return Exported(*Reader(program, specs, found, dims).read())
 
 
@@ -143,11 +150,15 @@ def run_module(module: nn.Module, inputs: Tensors, *, outputs: Sequence[str] | N
 
 @contextmanager
 def _for_inference(module: nn.Module) -> Iterator[None]:
-    was_training = module.training
+    was_training, was_fast = module.training, torch.backends.mha.get_fastpath_enabled()
     module.eval()
+    # The fast path of nn.TransformerEncoder leaves masked words out, by nested tensors: where all are masked it raises,
+    # and says 0 of those that are. What is exported is the usual path.
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(was_fast)
         module.train(was_training)
 
 
@@ -258,7 +269,10 @@ def _try_run(called: _Flat, rows: tuple[Tensor, ...], sizes: Mapping[str, int]) 
         if sizes:
             own = ", ".join([f"{name}={size}" for name, size in sizes.items()])
             told += f" with {own}{_place(extract_tb(error.__traceback__))}: {error!r}. It has to take every size"
-            raise ExportError(f"{told} that is declared: write x.shape[1] where the code has a number") from error
+            raise ExportError(
+                f"{told} that is declared: write x.shape[1] where the code has a number, declare the range that it "
+                "takes, or give examples whose numbers are right in rows of any size, as 0 for a place in the row"
+            ) from error
         raise ExportError(
             f"{told}: {error!r}. Give rows as its forward takes them, by name what it takes by name only; {ONE_ROW}"
         ) from error

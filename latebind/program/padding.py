@@ -17,6 +17,7 @@ from latebind.program.eager import in_eager
 from latebind.program.graph import Graph
 from latebind.program.lengths import Rows, at_size, resized, tried_sizes
 from latebind.program.trials import within
+from latebind.program.whole_numbers import RAISED
 
 BATCHES, TOGETHER = 6, 5  # batches that are tried, and rows in each
 
@@ -72,9 +73,13 @@ def may_share(
             rows[1] = _empty(rows[1], specs)
         joins = torch.randint(0, len(stages), (TOGETHER,), generator=generator).tolist() if batch else [0] * TOGETHER
         leaving = max(range(TOGETHER), key=lambda place: max(lengths[place].values())) if batch % 2 else -1
-        found = together(stages, graphs, specs, rows, joins, leaving=leaving)
-        for place, (row, answer) in enumerate(zip(rows, found, strict=True)):
-            if place != leaving and differ(answer, row, tuple(run(*row))).any():
+        try:
+            found = together(stages, graphs, specs, rows, joins, leaving=leaving)
+            wanted = [tuple(run(*row)) for row in rows]
+        except RAISED:  # an index past the end of a row finds something in a longer one
+            return False
+        for place, (row, answer, own) in enumerate(zip(rows, found, wanted, strict=True)):
+            if place != leaving and differ(answer, row, own).any():
                 return False
     return True
 

@@ -84,11 +84,12 @@ class Fixing:
         self._log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
         self._fixed: Sequence[FrameSummary] = ()
         self._narrowed: Sequence[FrameSummary] = ()
+        self._outside = 0  # calls that led to the export, whose lines are no part of the module
 
     @property
     def frames(self) -> Sequence[FrameSummary]:
-        """The calls that led there, the last one innermost; empty if torch did nothing like that."""
-        return self._fixed or self._narrowed
+        """The calls within the export that led there, the last one innermost; empty if torch did nothing like that."""
+        return (self._fixed or self._narrowed)[self._outside :]
 
     def _note(self, message: object, *_: object, **__: object) -> None:
         text = str(message)
@@ -98,6 +99,7 @@ class Fixing:
             self._narrowed = _stack()
 
     def __enter__(self) -> None:
+        self._outside = len(_stack())
         self._log.info = self._log.debug = self._note  # type: ignore[assignment,method-assign]
 
     def __exit__(self, *_: object) -> None:

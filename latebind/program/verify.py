@@ -17,7 +17,7 @@ from latebind.program.backends import StageFunction, run_chain
 from latebind.program.eager import in_eager, in_float64
 from latebind.program.export import Exported
 from latebind.program.graph import Graph
-from latebind.program.lengths import Rows, at_size, own_sizes
+from latebind.program.lengths import Rows, at_size, own_sizes, resized
 from latebind.program.measure import made_up_inputs
 from latebind.program.rows import check_rows
 from latebind.program.trials import USUAL, Trial, trials, within
@@ -330,10 +330,11 @@ def _inputs(run: Run, graph: Graph, weights: Mapping[str, Tensor], real: Sequenc
     """Return the inputs with their limits, which real rows are within.
 
     An export loses the check of one_hot. So where the module raises at an end of what its graph takes, what it takes
-    itself is looked for.
+    itself is looked for, in a row of the largest size: there an index finds most.
     """
-    row = dict(zip((spec.name for spec in graph.inputs), (tensor[:1] for tensor in real[0]), strict=True))
-    own = at_size(graph.inputs, own_sizes(graph, real[0]))
+    largest = resized(tuple(tensor[:1] for tensor in real[0]), graph.inputs, graph.largest)
+    row = dict(zip((spec.name for spec in graph.inputs), largest, strict=True))
+    own = at_size(graph.inputs, graph.largest)
 
     def raises(numbers: Mapping[str, int]) -> bool:
         given = zip(own, filled(own, numbers), strict=True)

@@ -269,9 +269,78 @@ class FirstWords(nn.Module):
         return words.float().sum(1, keepdim=True)
 
 
+class Picks(nn.Module):
+    """Says something of the word at a place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, words: Tensor, at: Tensor) -> Tensor:
+        """Map `(B, L) int64` and `(B, 1) int64` to `(B, 3) float32`."""
+        x = torch.tanh(self.head(self.words(words)))
+        return x[torch.arange(words.shape[0]), at[:, 0]]
+
+
+def test_a_place_past_the_end_of_a_row_raises_though_longer_rows_have_it(tmp_path: Path) -> None:
+    module, examples = Picks().eval(), {**words(3), "at": torch.zeros(3, 1, dtype=torch.int64)}
+    report = build(module, examples, tmp_path, [L], {"words": ["L"]}, ["eager"])
+    program = load_program(report.directory)
+    assert not program.spec.pads
+    assert (program.spec.inputs[1].least, program.spec.inputs[1].limit) == (-24, 24)  # of the longest row
+    with pytest.raises(ExportError, match=r"with L=1 .*index 6 is out of bounds.* as 0 for a place in the row"):
+        build(module, {**words(3), "at": torch.full((3, 1), 6)}, tmp_path, [L], {"words": ["L"]}, ["eager"])
+    for length in (1, 7, 24):
+        given = torch.randint(0, 20, (2, length))
+        last = torch.tensor([[length - 1], [-length]])
+        with torch.inference_mode():
+            found = program.run(given, last)
+        assert relative_error(found, run_module(module, (given, last))) < 1e-5
+        with pytest.raises((IndexError, RuntimeError)), torch.inference_mode():
+            program.run(given, torch.full((2, 1), length))
+
+
+class ButNotSix(nn.Module):
+    """Takes texts of any other length."""
+
+    def forward(self, words: Tensor) -> Tensor:
+        if words.shape[1] == 6:
+            raise ValueError("six words")
+        return words.float().sum(1, keepdim=True)
+
+
+class Table(nn.Module):
+    """Looks up a position for each word, of which it has sixteen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(16, 8)
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = self.places(torch.arange(words.shape[1])) + words[..., None]  # too long for the table
+        return out
+
+
+class Window(nn.Module):
+    """Looks at four words at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = nn.Conv1d(1, 2, 4)
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = self.looks(words.float()[:, None]).amax(2)  # too short for the window
+        return out
+
+
 @pytest.mark.parametrize(
     ("module", "dims", "sizes", "says"),
     [
+        (ButNotSix(), [L], {"words": ["L"]}, r"exported: .* guard L != 6\. .*declare a range without them"),
+        (Table(), [L], {"words": ["L"]}, r"with L=24 \(.*test_lengths.py, line \d+: .* # too long for the table"),
+        (Window(), [L], {"words": ["L"]}, r"test_lengths.py, line \d+: .* # too short for the window"),
         (Positions(), [L], {"words": ["L"]}, r"test_lengths.py, line \d+: .* # it has 7 words.*fixes a size"),
         (
             FirstWords(),

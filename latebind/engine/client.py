@@ -34,6 +34,7 @@ from latebind.domain.errors import (
     NotFound,
     Refused,
     StepFailed,
+    TooLarge,
     Unavailable,
 )
 from latebind.domain.model import ModelSpec, TensorSpec
@@ -335,12 +336,16 @@ class Claims:
 
         The line is ordered by priority (1 first, 0 last), then by arrival, and holds at most as many calls as there are
         slots. Raises `Expired` at the `deadline` (`time.monotonic()` seconds), and `Refused` at once if the line is
-        full or `wanted` exceeds the number of slots. Raises `InvalidRequest` for sizes that are not allowed.
+        full, `TooLarge` if `wanted` exceeds the number of slots, and `InvalidRequest` for sizes that are not allowed.
         """
         sizes = ALL_ALIKE if self.rows.sized is None else self._checked(dims)
         if not self._waiting and (claim := self._try_claim(wanted, sizes)) is not None:
             return claim
-        if wanted > len(self) or len(self._waiting) >= len(self):
+        if wanted > len(self):
+            raise TooLarge(
+                f"{self.spec.name} has {len(self)} places: send at most so many rows in a call, not {wanted}"
+            )
+        if len(self._waiting) >= len(self):
             raise Refused(f"{self._no_room(wanted)}: try again later")
         waiting = WaitingClaim(priority or LAST, wanted, sizes, asyncio.get_running_loop().create_future())
         insort(self._waiting, waiting, key=lambda one: one.rank)

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import prod
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.model import ITEM_BYTES, ModelSpec, TensorSpec
 from latebind.engine.shared import Owners
 
 ALIGNMENT: Final = 64  # of arrays
@@ -245,9 +246,18 @@ def file_bytes(models: Sequence[ModelSpec], rows: Mapping[str, int]) -> int:
     """
     arrays = [each for spec in models for each in _arrays(spec, rows[spec.name])]
     begin = _whole_pages(sum(_aligned(count * tensor.row_bytes) for tensor, count in arrays))
-    sized = [(spec, tensor) for spec in models if spec.dims for tensor in (*spec.inputs, *spec.outputs)]
-    extents = sum(rows[spec.name] * granules(tensor.row_bytes) for spec, tensor in sized)
+    extents = sum(rows[spec.name] * _most_bytes(spec) for spec in models if spec.dims)
     return max(mmap.PAGESIZE, begin + _whole_pages(extents))
+
+
+def _most_bytes(spec: ModelSpec) -> int:
+    """Return the bytes that a row takes in an extent at most: an output may be largest where an input is smallest."""
+    found = []
+    for sizes in product(*[(dim.least, dim.most) for dim in spec.dims]):
+        dims = {dim.name: size for dim, size in zip(spec.dims, sizes, strict=True)}
+        tensors = (*spec.inputs, *spec.outputs)
+        found.append(sum(granules(prod(one.shape_of(dims)) * ITEM_BYTES[one.dtype]) for one in tensors))
+    return max(found)
 
 
 def create_file() -> int:

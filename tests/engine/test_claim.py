@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latebind.domain.actions import Outcome
-from latebind.domain.errors import Expired, IllegalEvent, InvalidRequest, Refused, Unavailable
+from latebind.domain.errors import Expired, IllegalEvent, InvalidRequest, Refused, TooLarge, Unavailable
 from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.engine.client import LATEST_SECONDS, Claim, Claims, EngineClient
@@ -250,7 +250,7 @@ async def test_a_call_waits_until_its_deadline_and_no_longer() -> None:
 
 async def test_only_so_many_calls_wait_and_none_for_what_will_never_be() -> None:
     claims = Pretended().claims
-    with pytest.raises(Refused, match="3 more rows"):
+    with pytest.raises(TooLarge, match="at most so many rows in a call, not 3"):
         await claims.claim(3, deadline=soon())
     await claims.claim(2, deadline=soon())
     await waiting(claims, 1, 1)

@@ -2,12 +2,14 @@
 
 import mmap
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from latebind.domain.model import TensorSpec
 from latebind.engine.slots import KEPT, Extents, SizedSlots, SlotMemory
 from tests.engine.lengths import LONGEST, WIDTH, mapped, spec_of
 
@@ -155,6 +157,18 @@ def test_two_mappings_see_the_same_rows_of_their_own_sizes_and_none_overlap() ->
                         number += 1
                         assert not check or (row == number).all()
                         row[...] = number
+
+
+def test_there_is_room_for_rows_whose_output_is_largest_where_their_input_is_smallest() -> None:
+    left = TensorSpec("left", "float32", (1, WIDTH), sizes=(f"{LONGEST + 1} - L", WIDTH))
+    spec = replace(spec_of(), outputs=(left,))
+    with mapped(spec, slots=8) as (ours, extents, _):
+        (sized,) = [slots.sized for slots in ours.models]
+        assert sized is not None
+        for size in (1, LONGEST):
+            begin = extents.take(sized.bytes_of(8, (size,)))
+            assert begin is not None
+            extents.free(begin)
 
 
 def test_a_batch_is_padded_to_its_longest_row_and_rows_of_one_call_are_a_view() -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from math import nan
+from math import nan, prod
 from pathlib import Path
 from random import Random
 
@@ -23,13 +23,14 @@ from latebind.bench.client import Answered, Array, Body, Caller, encode, poisson
 from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
-from latebind.bench.subject import Folds, Setting, Subject, answerable
+from latebind.bench.subject import Folds, MadeUp, Setting, Subject, answerable
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import ConfigError
 
 BLOCK = 25  # requests that a server gets in its turn
 PHASES = 4  # turns of each server under load
 WARM_UP = 50
+GROUPS = 8  # of lengths
 SIDES = {"off": "--no-exits", "on": "--exits"}
 
 
@@ -59,11 +60,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The two sides under the same requests; `labels` are those of the requests in order, if there are any."""
+    """The two sides under the same requests; `labels` and `lengths` are those of the requests in order, if any."""
 
     off: Side
     on: Side
     labels: Array | None = None
+    lengths: NDArray[np.int64] | None = None
 
     def gain(self, seed: int) -> Interval:
         """Return mean seconds without exits over mean with, where both answered all."""
@@ -102,6 +104,32 @@ class Compared:
                     "share": f"{share:.1%}",
                     "mean ms": f"{np.mean(seconds) * 1e3:.2f}",
                     "fidelity": f"{self._agreement(here):.3f}",
+                }
+            )
+        return rows
+
+    def length_rows(self) -> Rows:
+        """Return a row for each group of lengths, about as many requests in each: how they fared, exits on."""
+        if self.lengths is None:
+            return []
+        ends = np.unique(self.lengths)
+        if len(ends) > GROUPS:
+            shares = np.linspace(0, 1, GROUPS + 1)[1:]
+            ends = np.unique(np.quantile(self.lengths, shares, method="nearest"))
+        groups = np.searchsorted(ends, self.lengths)
+        rows: Rows = []
+        seconds = np.array([one.seconds if one.status == 200 else nan for one in self.on.answers])
+        for group in range(len(ends)):
+            here, own = groups == group, self.lengths[groups == group]
+            answered = seconds[here][~np.isnan(seconds[here])] * 1e3
+            rows.append(
+                {
+                    "length": f"{own.min()} to {own.max()}" if own.min() < own.max() else str(own.min()),
+                    "requests": len(own),
+                    "answered": f"{len(answered) / len(own):.1%}",
+                    "mean ms": f"{answered.mean():.3f}" if len(answered) else "",
+                    "p50 ms": f"{np.percentile(answered, 50):.3f}" if len(answered) else "",
+                    "p99 ms": f"{np.percentile(answered, 99):.3f}" if len(answered) else "",
                 }
             )
         return rows
@@ -184,7 +212,10 @@ def open_loop(
                 )
                 sides[name].took += time.perf_counter() - begun
     labels = None if subject.labels is None else subject.labels[drawn]
-    return Compared(sides["off"], sides["on"], labels), rate
+    lengths = None
+    if isinstance(subject, MadeUp):
+        lengths = np.array([prod(subject.sizes[number].values()) for number in drawn])
+    return Compared(sides["off"], sides["on"], labels, lengths), rate
 
 
 @contextmanager

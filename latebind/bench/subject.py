@@ -1,7 +1,7 @@
 """The model and rows that a benchmark asks for, how its servers are run, and folds of the rows."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,8 +13,13 @@ from numpy.typing import NDArray
 from latebind.bench.client import Array
 from latebind.bench.rounds import Progress
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import ModelSpec
+from latebind.domain.sizes import Dim
 from latebind.learned.build import recalibrate
 from latebind.learned.samples import Samples
+from latebind.program.lengths import at_size
+from latebind.program.measure import made_up_inputs
+from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 
@@ -55,6 +60,79 @@ class Subject:
     def samples(self) -> Samples:
         """Return all rows without labels, as learned caches are calibrated on them."""
         return Samples({name: torch.from_numpy(array) for name, array in self.inputs.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeUp(Subject):
+    """A model whose rows differ in size, and rows of these `sizes` to ask for, of values without a meaning."""
+
+    spec: ModelSpec
+    sizes: Sequence[Mapping[str, int]]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.sizes)
+
+    def rows(self, start: int, end: int) -> dict[str, Array]:
+        """Return the row at `start`: rows of several sizes are no call."""
+        assert end == start + 1, "one row"
+        specs = at_size(self.spec.inputs, self.sizes[start])
+        made = zip(specs, made_up_inputs(specs, 1), strict=True)
+        # As in examples of a build: what all is masked in is no row to measure.
+        return {spec.name: (torch.ones_like(rows) if "mask" in spec.name else rows).numpy() for spec, rows in made}
+
+
+def sized(repository: Path, model: str) -> ModelSpec:
+    """Return a model whose rows differ in size. Raises `ConfigError` for one of which all are alike."""
+    (path,) = find_models(repository, [model])
+    spec = read_model(ModelDirectory.open(path)).spec()
+    if not spec.dims:
+        raise ConfigError(f"rows of {model} all have one size: give rows to send, --data")
+    return spec
+
+
+def sizes_drawn(spec: ModelSpec, given: Sequence[Dim], count: int, *, seed: int) -> list[dict[str, int]]:
+    """Draw sizes of rows evenly from these ranges, and from all that the model allows of other dimensions.
+
+    Raises `ConfigError` for ranges that the model does not have.
+    """
+    ranges = {dim.name: dim for dim in spec.dims}
+    for dim in given:
+        known = ranges.get(dim.name)
+        if known is None or not (known.allows(dim.least) and known.allows(dim.most)):
+            has = ", ".join([f"{each.name}={each.written()}" for each in spec.dims])
+            raise ConfigError(f"{dim.name}={dim.written()}: {spec.name} has {has}")
+        ranges[dim.name] = dim.and_also(known)
+    random = np.random.default_rng(seed)
+    drawn = {
+        dim.name: random.integers(dim.least // dim.step, dim.most // dim.step + 1, count) for dim in ranges.values()
+    }
+    return [{name: int(sizes[row]) * ranges[name].step for name, sizes in drawn.items()} for row in range(count)]
+
+
+def sizes_in(file: Path, spec: ModelSpec) -> list[dict[str, int]]:
+    """Return the sizes of rows in a file: in each line those of one, in the order of the model's dimensions.
+
+    Raises `ConfigError` for what the model does not allow.
+    """
+    names, found = [dim.name for dim in spec.dims], []
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    for number, line in enumerate(lines, start=1):
+        words = line.replace(",", " ").split()
+        if not words:
+            continue
+        sizes = [int(word) for word in words if word.isdecimal() and len(word) < 19]
+        fits = len(sizes) == len(words) == len(names)
+        if not fits or not all(dim.allows(size) for dim, size in zip(spec.dims, sizes, strict=True)):
+            each = " and ".join([f"{dim.name} of {dim.range()}" for dim in spec.dims])
+            raise ConfigError(f"{file}, line {number}: {line!r:.60}: write {each}")
+        found.append(dict(zip(names, sizes, strict=True)))
+    if not found:
+        raise ConfigError(f"{file} has no sizes: write those of a row in each line")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def example_inputs(
     are random, whole numbers 0, or 1 where the name has "mask" in it: nothing is left to compare where all is masked.
     Raises `ConfigError`.
     """
-    generator, dims = _generator(seed), _dims(ranges)
+    generator, dims = _generator(seed), read_dims(ranges)
     made: dict[str, Tensor] = {}
     sizes: dict[str, list[Size]] = {}
     for description in descriptions:
@@ -144,8 +144,11 @@ def example_inputs(
     return made, declared(dims, sizes)
 
 
-def _dims(options: Sequence[str]) -> dict[str, Dim]:
-    """Return the dimensions that options such as `L=1..512` and `H=32..1024:32` declare, by name."""
+def read_dims(options: Sequence[str]) -> dict[str, Dim]:
+    """Return the dimensions that options such as `L=1..512` and `H=32..1024:32` declare, by name.
+
+    Raises `ConfigError`.
+    """
     found: dict[str, Dim] = {}
     for option in options:
         name, _, text = option.partition("=")

@@ -1,10 +1,12 @@
 """Comparisons of exits off and on: for real on a model without any, so both come out alike; what is made of answers."""
 
+import json
 from math import inf
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from latebind.bench import exits
 from latebind.bench.client import Answered, Caller, decode, encode
@@ -12,8 +14,11 @@ from latebind.bench.exits import Compared, Side
 from latebind.bench.report import lines, write_plots
 from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Setting, Subject
+from latebind.cli.main import app
 from latebind.domain.errors import ConfigError
+from tests.building import made_once
 from tests.server.conftest import Site, site
+from tests.server.test_lengths import built
 
 __all__ = ["site"]
 
@@ -39,6 +44,67 @@ def test_a_load_run_answers_every_request(models: Path) -> None:
     assert [row["answered"] for row in report.rows()] == ["100.0%", "100.0%"]
     assert report.fidelity == 1.0
     assert sum(report.on.left_at.values()) == pytest.approx(1.0)
+
+
+@pytest.fixture(scope="module")
+def varying(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models whose rows differ in size: a tagger of L=1..40, and one of images, H=4..24:4 and W=1..9."""
+    return made_once(tmp_path_factory, "lengths", built)
+
+
+def load(folder: Path, *words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["bench", "load", str(folder), "--requests", "60", "--rate", "200", *words])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_rows_of_drawn_sizes_are_sent_and_latencies_told_by_length(varying: Path, tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    code, output = load(varying, "--model", "tagger", "--dim", "L=3..30", "--json", str(told))
+    assert code == 0, output
+    assert "latency by length" in output
+    rows = json.loads(told.read_text())["lengths"]
+    assert sum(row["requests"] for row in rows) == 60
+    assert {row["answered"] for row in rows} == {"100.0%"}
+    ends = [int(end) for row in rows for end in row["length"].split(" to ")]
+    assert ends == sorted(ends)
+    assert 3 <= ends[0] < ends[-1] <= 30
+
+
+def test_rows_of_sizes_in_a_file_are_sent(varying: Path, tmp_path: Path) -> None:
+    told, sizes = tmp_path / "told.json", tmp_path / "sizes.txt"
+    sizes.write_text("8 3\n\n24, 9\n")
+    code, output = load(varying, "--model", "enlarges", "--lengths", str(sizes), "--json", str(told))
+    assert code == 0, output
+    assert [row["length"] for row in json.loads(told.read_text())["lengths"]] == ["24", "216"]
+
+
+@pytest.mark.parametrize(
+    ("words", "lines", "said"),
+    [
+        ("--model tagger --dim K=3..9", "", "K=3..9: tagger has L=1..40"),
+        ("--model tagger --dim L=3..41", "", "L=3..41: tagger has L=1..40"),
+        ("--model enlarges --dim H=6..24:2", "", "enlarges has H=4..24:4, W=1..9"),
+        ("--model tagger --lengths FILE", "7\nseven\n", "line 2: 'seven': write L of 1 to 40"),
+        ("--model enlarges --lengths FILE", "6 3\n", "write H of 4 to 24 in steps of 4 and W of 1 to 9"),
+        ("--model tagger --lengths FILE", "\n", "has no sizes"),
+        ("--model tagger --lengths FILE --dim L=3..9", "7\n", "give one of them"),
+        ("--model tagger --data FILE --dim L=3..9", "", "leave --dim and --lengths out"),
+    ],
+)
+def test_sizes_that_cannot_be_sent_are_refused(
+    varying: Path, tmp_path: Path, words: str, lines: str, said: str
+) -> None:
+    file = tmp_path / "sizes.txt"
+    file.write_text(lines)
+    code, output = load(varying, *words.replace("FILE", str(file)).split())
+    assert code == 2
+    assert said in output
+
+
+def test_a_model_whose_rows_are_alike_is_asked_for_rows_of_data(models: Path) -> None:
+    code, output = load(models, "--model", "chain")
+    assert code == 2
+    assert "give rows to send, --data" in output
 
 
 def test_a_page_of_plots_fetches_nothing(tmp_path: Path) -> None:

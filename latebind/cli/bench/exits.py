@@ -1,15 +1,21 @@
 """`latebind bench exits`, `load` and `memory`: what leaving early is worth over HTTP, and what workers take."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from latebind.bench import exits as bench
 from latebind.bench import memory as workers
-from latebind.bench.subject import Setting
+from latebind.bench.subject import MadeUp, Setting, sized, sizes_drawn, sizes_in
 from latebind.cli.bench.options import Backend, Core, FrontendCore, Model, Repository, ServerLog, Subject, Tuning
 from latebind.cli.console import console, progress, reporting, save, show
 from latebind.cli.options import JsonFile, Seed, numbers
+from latebind.cli.sources import read_dims
+from latebind.domain.errors import ConfigError
+
+DRAWN: Final = 1000  # sizes of rows
 
 
 def exits(
@@ -48,6 +54,20 @@ def exits(
 def load(
     subject: Subject,
     *,
+    dims: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dim",
+            help="Where rows differ in size, the sizes to send, drawn evenly, as in L=5..40; repeat it for each name. "
+            "Default: all that the model allows.",
+        ),
+    ] = None,
+    lengths: Annotated[
+        Path | None,
+        typer.Option(
+            help="The sizes to send, from FILE: in each line those of a row, in the order of `latebind models`."
+        ),
+    ] = None,
     requests: Annotated[int, typer.Option(help="How many requests each side gets.")] = 2000,
     rate: Annotated[float | None, typer.Option(help="Requests a second. Default: as --load says.")] = None,
     share: Annotated[
@@ -61,16 +81,36 @@ def load(
 ) -> None:
     """Measure latency under Poisson traffic over HTTP with exits off and on, with the same arrivals for both.
 
-    Example: `latebind bench load models --model resnet56 --data rows.npz --load 0.9`
+    A model whose rows differ in size needs no data: it is asked for made-up rows of all sizes, or of those that `--dim`
+    or `--lengths` say, and a table has the latencies by length.
+
+    Examples:
+
+    * `latebind bench load models --model resnet56 --data rows.npz --load 0.9`
+    * `latebind bench load models --model guard --dim L=5..40`
+    * `latebind bench load models --model guard --lengths lengths.txt --deadline-ms 100`
     """
     with reporting():
         deadline = deadline_ms / 1e3
-        found, rate = bench.open_loop(
-            subject.load(), requests=requests, rate=rate, load=share, deadline=deadline, seed=seed
-        )
+        if subject.data is not None and (dims or lengths):
+            raise ConfigError("--data has rows of a size already: leave --dim and --lengths out")
+        asked = _made_up(subject, dims or (), lengths, seed) if subject.data is None else subject.load()
+        found, rate = bench.open_loop(asked, requests=requests, rate=rate, load=share, deadline=deadline, seed=seed)
     show(f"{subject.model}: {requests} requests a side at {rate:.0f}/s, Poisson, seed {seed}", found.rows())
     show("where they left, exits on", found.exit_rows())
-    save(json_file, {"sides": found.rows(), "exits": found.exit_rows()})
+    if by_length := found.length_rows():
+        show("latency by length, exits on", by_length)
+    save(json_file, {"sides": found.rows(), "exits": found.exit_rows(), "lengths": by_length})
+
+
+def _made_up(subject: Subject, dims: Sequence[str], lengths: Path | None, seed: int) -> MadeUp:
+    """Return the model with rows of sizes from a file, or drawn from ranges. Raises `ConfigError`."""
+    spec = sized(subject.repository, subject.model)
+    if lengths is not None and dims:
+        raise ConfigError("--dim and --lengths both say which sizes to send: give one of them")
+    given = read_dims(dims).values()
+    sizes = sizes_drawn(spec, tuple(given), DRAWN, seed=seed) if lengths is None else sizes_in(lengths, spec)
+    return MadeUp(subject.repository, subject.model, {}, spec=spec, sizes=sizes)
 
 
 def memory(

@@ -14,7 +14,6 @@ from latebind.cli.console import console, progress, reporting, save, show, show_
 from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
 from latebind.cli.sources import example_inputs, load_module, load_rows, load_samples
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import TensorSpec
 from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
@@ -22,10 +21,12 @@ from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.samples import Samples, check_task, doubt
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
 from latebind.program.declared import ONE_SIZE
+from latebind.program.lengths import input_specs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 from latebind.sequence.build import build_sequence
 from latebind.sequence.export import TOKENS, is_sequence
+from latebind.server.limits import too_large_a_row
 
 ALL = "all"
 
@@ -222,14 +223,14 @@ def build(
         examples, varying = example_inputs(made.inputs, made.dims or (), seed=seed)
         if rows.data and varying.dims:
             raise ConfigError(f"--data {rows.data}: {ONE_SIZE}: leave --data out, or give numbers in place of names")
+        given = {name: (str(some.dtype).removeprefix("torch."), some.shape[1:]) for name, some in examples.items()}
+        specs = input_specs(given, *varying)
+        if told := too_large_a_row(specs):
+            console.print(f"{title}: {told}", markup=False, highlight=False)
         if is_sequence(network):
             figures = _sequence(network, examples, made, rows, how)
         else:
             samples = load_samples(rows.data, rows.data_option, seed=seed) if rows.data else None
-            specs = tuple(
-                TensorSpec(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape[1:]))
-                for name, tensor in examples.items()
-            )
             for part in samples or ():  # before anything is made, and a former model replaced
                 part.ordered(specs)
             with progress(f"building {title}") as tell:

@@ -25,7 +25,7 @@ from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
 from latebind.served import serving
 from latebind.server.access import Security
-from latebind.server.limits import Limits
+from latebind.server.limits import Limits, too_large_a_row
 from latebind.server.listening import check_addresses, families, raise_file_limit
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,8 @@ async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | 
                     logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
                 else:
                     logger.info("serving %s version %s", spec.name, spec.version)
+                if told := too_large_a_row(spec.inputs):
+                    logger.warning("%s: %s", spec.name, told)
             for told in selection.passed_over():
                 logger.warning("%s", told)
             say_where(settings, frontend.port, frontend.grpc_port, dashboard=settings.server.shows_dashboard)

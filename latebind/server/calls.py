@@ -53,6 +53,7 @@ class Tensor:
         self._spec = spec
         self._sizes = spec.sizes or spec.shape
         self._named = [place for place, size in enumerate(self._sizes) if not isinstance(size, int)]
+        self.varies = bool(self._named)
         self.fills_up = fills_up  # rows have a place of `shape`, of which a shorter one takes the front
         self._is_limited = spec.is_limited
         self.is_bounded = self._is_limited or self.datatype == "BOOL"
@@ -91,15 +92,18 @@ class Tensor:
         return (1, *row)
 
     def row_of(self, values: int) -> tuple[int, ...]:
-        """Return the shape of a row that has so many values, if one has. Raises `InvalidRequest` if several do."""
+        """Return the shape of a row that has so many values. Raises `InvalidRequest` if none has, or several have."""
         if len(self._named) > 1:
             sides = " and ".join([str(self._sizes[place]) for place in self._named])
-            raise InvalidRequest(f"{self.title} may have any {sides}: send a `shape`, by /infer with its JSON")
+            raise InvalidRequest(f"{self.title} may have any {sides}: send nested lists, or its `shape` by /infer")
         if not self._named:
             return self.shape
         (place,) = self._named
         fixed = prod([size for size in self._sizes if isinstance(size, int)])
-        return (*self.shape[:place], values // fixed, *self.shape[place + 1 :])
+        size, rest = divmod(values, fixed)
+        if rest:
+            raise InvalidRequest(f"{self.title} has {values} values: a row has {fixed} for each {self._sizes[place]}")
+        return (*self.shape[:place], size, *self.shape[place + 1 :])
 
     def bytes_of(self, shape: Sequence[int]) -> int:
         """Return how many bytes a tensor of this shape takes in binary; the shape must have been checked."""
@@ -119,6 +123,18 @@ class Tensor:
             if self._is_limited:
                 self._check_limit(row)
 
+    def shape_in(self, data: bytes) -> tuple[int, ...]:
+        """Return the shape that nested JSON arrays have, as far as their first elements tell."""
+        try:
+            values: Any = self._nested.decode(data)
+        except (ValueError, RecursionError) as error:
+            raise self._not_such(error) from None
+        shape = []
+        while isinstance(values, list):
+            shape.append(len(values))
+            values = values[0] if values else None
+        return tuple(shape)
+
     def from_json(self, data: bytes, *, shape: Sequence[int]) -> Array:
         """Return `data`, a flat or fully nested JSON array, as an array of this shape."""
         if not self.has_json:
@@ -137,12 +153,17 @@ class Tensor:
             if isinstance(error, OverflowError):
                 known: Any = np.iinfo(self.dtype) if self.dtype.kind in "iu" else np.finfo(self.dtype)
                 why = f"values must be {known.min} to {known.max}"
-            raise InvalidRequest(f"{self.title} has data that is not {self.datatype}: {why}") from None
+            elif isinstance(error, ValueError) and not isinstance(error, msgspec.MsgspecError):  # numpy's own
+                why = "lists beside each other differ in length"
+            raise self._not_such(why) from None
         if array.size != items or (is_nested and array.shape != tuple(shape)):
             raise InvalidRequest(f"{self.title}: data has shape {list(array.shape)}, but `shape` says {list(shape)}")
         if self._is_limited:
             self._check_limit(array)
         return array.reshape(shape)
+
+    def _not_such(self, why: object) -> InvalidRequest:
+        return InvalidRequest(f"{self.title} has data that is not {self.datatype}: {why}")
 
     def _array(self, values: list[Any]) -> Array:
         with np.errstate(over="raise"):

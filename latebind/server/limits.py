@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from latebind.domain.errors import TooLarge, Unavailable, UserError
+from latebind.domain.model import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,17 @@ def body_too_large(limits: Limits) -> TooLarge:
     """Return the error for a body past its limit."""
     most = limits.body_bytes
     return TooLarge(f"the body has more than {most} bytes: send fewer rows in a call, or name them in shared memory")
+
+
+def too_large_a_row(inputs: Iterable[TensorSpec], limits: Limits | None = None) -> str:
+    """Return what to tell of a model whose largest row is more than a body may have; "" of all others."""
+    most, row = (limits or Limits()).body_bytes, sum(tensor.row_bytes for tensor in inputs)
+    if row <= most:
+        return ""
+    return (
+        f"its largest row has {row / 1e6:.0f} MB and a request at most {most / 1e6:.0f} MB: clients can send rows "
+        "beyond that only in shared memory (`latebind serve --shared-memory`)"
+    )
 
 
 class Foreign(UserError):

@@ -342,6 +342,8 @@ class Codec:
         listed = data if data.startswith(b"[") and not NESTED.match(data) else b"[%b]" % data
         if tensor is None:
             return "", (), listed  # the name is refused when it is looked up
+        if tensor.varies and NESTED.match(data):
+            return tensor.datatype, tensor.shape_in(listed), listed
         values = listed.count(b",") + 1 if listed[1:-1].strip() else 0
         return tensor.datatype, (1, *tensor.row_of(values)), listed
 

@@ -196,10 +196,11 @@ def test_the_size_of_one_row_without_json_follows_from_its_bytes(length: int) ->
 @pytest.mark.parametrize(
     ("model", "size", "said"),
     [
-        ("sound", 12, "the body has 12 bytes: one row of tensor 'x' has at most 72"),
+        ("sound", 12, "tensor 'x' has 3 values: a row has 2 for each T"),
+        ("sound", 10, "the body has 10 bytes: one row of tensor 'x' has at most 72"),
         ("sound", 80, "T=10: it must be 1 to 9"),
         ("sound", 0, "T=0: it must be 1 to 9"),
-        ("picture", 32, "may have any H and W: send a `shape`"),
+        ("picture", 32, "may have any H and W: send nested lists, or its `shape`"),
     ],
 )
 def test_bytes_that_no_row_has_are_refused(model: str, size: int, said: str) -> None:

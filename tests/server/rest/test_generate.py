@@ -28,6 +28,7 @@ def events(body: bytes) -> list[dict[str, Any]]:
         ("text", {"ids": [5, 6, 7], "mask": [1, 1, 0]}, {"y": [5, 6, 0], "length": 2}),
         ("sound", {"x": [[1, 2, 3], [4, 5, 6]]}, {"y": [[2, 4, 6], [8, 10, 12]]}),
         ("sound", {"x": [1, 2]}, {"y": [[2], [4]]}),
+        ("picture", {"x": [[[1, 2]] * 4] * 2}, {"y": [[[1]] * 4] * 2}),
     ],
 )
 def test_any_model_can_be_asked_and_its_outputs_are_as_its_rows_are(
@@ -85,8 +86,12 @@ def test_what_is_no_row_is_refused(site: Site, path: str, given: object, says: s
     ("model", "given", "says"),
     [
         ("invert", {"x": [1, 0, 1]}, "not BOOL"),
-        ("picture", {"x": [1.0] * 32}, "tensor 'x' may have any H and W: send a `shape`, by /infer"),
-        ("sound", {"x": [1.0] * 3}, "has 3 values: its shape asks for 2"),
+        ("picture", {"x": [1.0] * 32}, "tensor 'x' may have any H and W: send nested lists, or its `shape` by /infer"),
+        ("picture", {"x": [[[1.0]] * 6] * 2}, "tensor 'x' has H=6: it must be 4 to 8 in steps of 4"),
+        ("picture", {"x": [[1.0] * 8] * 2}, "not FP32: Expected `array`, got `float`"),
+        ("picture", {"x": [[[1.0, 2.0], [1.0]] * 4] * 2}, "lists beside each other differ in length"),
+        ("sound", {"x": [1.0] * 3}, "has 3 values: a row has 2 for each T"),
+        ("sound", {"x": [[1.0, 2.0]] * 3}, "has shape [1, 3, 2]: it must be [-1, 2, T]"),
         ("sound", {"x": [1.0] * 20}, "T=10: it must be 1 to 9"),
         ("text", {"ids": [1, 2], "mask": [1]}, "'mask' has L=1: it must be 2 to 12"),
     ],

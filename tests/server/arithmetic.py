@@ -186,6 +186,9 @@ class Arithmetic:
         for name, told in found.items():
             if self.models[name].steps:  # batches are those of models
                 told["batches"] = {}
+            if self.models[name].dims:
+                count = self.answered[name]
+                told |= {"lengths": 6 * count, "run_lengths": 12 * count, "padded_lengths": 18 * count}
         return Snapshot(models=cast(Any, found))
 
     async def picture(self) -> Picture:

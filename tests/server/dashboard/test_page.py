@@ -87,6 +87,31 @@ def test_views_open_without_an_error_and_fit_their_window(browser: Any, width: i
         assert not page.errors
 
 
+def test_models_whose_rows_differ_in_size_say_how_much_was_padded(browser: Any) -> None:
+    with opened() as site, page_of(browser, site.port) as page:
+        site.gateway.answered["double"] += 1
+        page.open()
+        page.wait_for("Goodput/s")
+        assert "Padding" not in page.text("#view thead")
+        site.gateway.answered["text"] += 1
+        page.tab.locator("tr", has_text="1.50").wait_for(timeout=PATIENCE * 1e3)
+        assert "Padding" in page.text("#view thead")
+        page.open("/model/text")
+        page.wait_for("Padding ratio")
+        page.wait_for("1.50")
+        assert not page.errors
+
+
+def test_requests_that_were_followed_say_how_large_their_rows_are(browser: Any) -> None:
+    with opened() as site, page_of(browser, site.port) as page:
+        rows = {"inputs": [{"name": "x", "shape": [1, 2, 7], "datatype": "FP32", "data": [0.5] * 14}]}
+        sampled = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}
+        assert site.post("/v2/models/sound/infer", rows, sampled).status == 200
+        page.open("/requests")
+        page.wait_for("of T=7")
+        assert not page.errors
+
+
 def test_names_are_shown_as_text_whatever_they_are(browser: Any) -> None:
     with opened() as site:
         models = (one_to_one(HOSTILE, "float64"), one_to_one("scalar", "float64"))

@@ -67,6 +67,11 @@ export function share(part, whole, digits = 1) {
   return whole > 0 ? `${((100 * part) / whole).toFixed(digits)} %` : NOTHING;
 }
 
+// How much longer the rows of a model ran than they are, since the start.
+export function padding(figures) {
+  return figures?.run_lengths ? (figures.padded_lengths / figures.run_lengths).toFixed(2) : NOTHING;
+}
+
 export function bytes(value) {
   const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;

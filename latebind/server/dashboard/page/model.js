@@ -3,7 +3,7 @@
 import { Chart, colour } from "./charts.js";
 import { KeyFigures, element, write } from "./dom.js";
 import { Fidelity } from "./fidelity.js";
-import { NOTHING, count, gathered, lately, milliseconds, quantile, rate } from "./figures.js";
+import { count, gathered, lately, milliseconds, padding, quantile, rate } from "./figures.js";
 import { Series } from "./series.js";
 import { Stages } from "./stages.js";
 
@@ -61,8 +61,7 @@ export class Model {
 // Of a model whose rows differ in length: what is answered beside rows, and how much longer than they are its rows run.
 function lengths(figures, sum) {
   if (figures.lengths === undefined) return [];
-  const ratio = figures.run_lengths ? (figures.padded_lengths / figures.run_lengths).toFixed(2) : NOTHING;
-  return [["Length (tokens) a second", rate(sum.lengths, sum.seconds)], ["Padding ratio", ratio]];
+  return [["Length (tokens) a second", rate(sum.lengths, sum.seconds)], ["Padding ratio", padding(figures)]];
 }
 
 // Key figures of the requests that were not answered, for models and queries.

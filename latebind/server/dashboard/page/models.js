@@ -1,7 +1,7 @@
 // All models: how much of each is asked for, how it fares, what of it lies in memory.
 
 import { KeyFigures, Table, element } from "./dom.js";
-import { NOTHING, bytes, count, gathered, lately, milliseconds, quantile, rate, share } from "./figures.js";
+import { NOTHING, bytes, count, gathered, lately, milliseconds, padding, quantile, rate, share } from "./figures.js";
 
 const WINDOW = 10; // seconds that rates and percentiles are of
 const ENOUGH = 0.95; // of requests in time: where there are fewer, their share is red
@@ -11,9 +11,12 @@ export class Models {
     this.pictureEvery = 1000;
     this.key = new KeyFigures();
     this.table = null;
+    this.sized = false; // whether rows of some model differ in size
     this.place = element("section", { class: "card" });
     const note = `Rates and percentiles cover the last ${WINDOW} seconds; totals count from the start of the engine. Goodput: answers within ` +
-      "their deadlines. In time: their share of all requests that were answered, refused, late or failed; red below 95 %.";
+      "their deadlines. In time: their share of all requests that were answered, refused, late or failed; red below 95 %. " +
+      "Of models whose rows differ in size, length/s counts what was answered in tokens of texts, or the product of their sizes; " +
+      "padding is how much longer rows ran than they are.";
     this.node = element("div", {}, element("h2", {}, "Models"), this.key.node, this.place, element("p", { class: "note" }, note));
   }
 
@@ -21,7 +24,11 @@ export class Models {
     const rows = lately(feed.rows, WINDOW);
     const memory = feed.data.snapshot.memory;
     this.showKey(feed, rows, memory);
-    this.table ??= this.made(memory !== undefined);
+    const sized = Object.values(feed.data.snapshot.models).some((one) => one.lengths !== undefined);
+    if (this.table === null || sized !== this.sized) {
+      this.sized = sized;
+      this.table = this.made(memory !== undefined, sized);
+    }
     this.table.show(feed.data.models.map((model) => described(model, feed, rows, memory)));
   }
 
@@ -40,7 +47,7 @@ export class Models {
     this.key.show(pairs);
   }
 
-  made(limited) {
+  made(limited, sized) {
     const table = new Table([
       ["Model", (row) => row.link],
       ["State", (row) => row.state],
@@ -48,6 +55,7 @@ export class Models {
       ["p50", (row) => row.p50],
       ["p99", (row) => row.p99],
       ["Goodput/s", (row) => row.goodput],
+      ...(sized ? [["Length/s", (row) => row.lengths], ["Padding", (row) => row.padding]] : []),
       ["In time", (row) => row.inTime, (row) => (row.timely ? "" : "late")],
       ["Under way", (row) => row.pending],
       ["Answered", (row) => row.answered],
@@ -74,6 +82,8 @@ function described(model, feed, rows, memory) {
     p50: of(0.5),
     p99: of(0.99),
     goodput: rate(sum.answered, sum.seconds),
+    lengths: figures?.lengths === undefined ? NOTHING : rate(sum.lengths, sum.seconds),
+    padding: padding(figures),
     inTime: share(sum.answered, asked),
     timely: sum.answered >= ENOUGH * asked,
     pending: figures ? count(figures.pending) : NOTHING,

@@ -24,7 +24,7 @@ export class Requests {
       ["Began", (call) => new Date(call.began * 1e3).toLocaleTimeString([], { hour12: false })],
       ["Took", (call) => milliseconds(call.seconds)],
       ["Ended", (call) => call.ended],
-      ["Rows", (call) => count(call.rows.length)],
+      ["Rows", (call) => `${count(call.rows.length)}${sizes(call)}`],
     ]);
     this.list = element("section", { class: "card" }, this.table.node);
     this.node = element("div", {}, this.title, this.place, element("h2", {}, "The last that were followed"), this.list);
@@ -42,7 +42,7 @@ export class Requests {
     const call = calls.find((one) => keyOf(one) === this.chosen);
     if (call === undefined || keyOf(call) === this.drawn) return; // what is drawn stays, though it be forgotten
     this.drawn = keyOf(call);
-    write(this.title, `Request ${call.id} to ${call.model}`);
+    write(this.title, `Request ${call.id} to ${call.model}${sizes(call)}`);
     this.place.replaceChildren(...call.rows.slice(0, MOST_ROWS).map((row) => explained(call, row)),
       ...(call.rows.length ? [] : [element("p", { class: "note" }, `It did not come to the engine: ${ENDS[call.outcome] ?? call.outcome}.`)]));
   }
@@ -50,6 +50,12 @@ export class Requests {
 
 function keyOf(call) {
   return `${call.id} ${call.began}`;
+}
+
+// How large its rows are, where rows of its model differ in size.
+function sizes(call) {
+  const named = Object.entries(call.dims).map(([name, size]) => `${name}=${size}`);
+  return named.length ? ` of ${named.join(", ")}` : "";
 }
 
 function ended(call) {

@@ -16,14 +16,18 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+import torch
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 
 from latebind.child import GRPC_READY, READY
+from latebind.domain.sizes import Dim
 from latebind.forks.client import VARIABLE
+from latebind.program.build import build_program
 from latebind.sequence.build import build_sequence
 from research.cluster.ray import busiest_replica, known
 from tests.cluster.small import until
+from tests.networks import Judge
 from tests.sequences import Backwards, backwards, rows_of, some_sentences
 from tests.versions import WIDTH, add_version
 
@@ -79,12 +83,22 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def build(root: Path) -> None:
-    """Make two models, a query over them and a sequence model."""
+    """Make two models, a query over them, a sequence model, and one whose rows differ in size."""
     add_version(root, "scale", 1, 3.0)
     add_version(root, "twice", 1, 2.0)
     (root / "both.query.toml").write_text(QUERY)
     place = root / "backwards" / "1"
     build_sequence(Backwards(), SENTENCES, directory=place, name="backwards", backends=["eager"], max_batch=2)
+    build_program(
+        Judge(),
+        {"tags": torch.randn(2, 6, 3)},
+        directory=root / "judge" / "1",
+        name="judge",
+        backends=["eager"],
+        max_batch=2,
+        dims=(Dim("L", 1, 40),),
+        sizes={"tags": ("L", 3)},
+    )
 
 
 def told(process: subprocess.Popen[str], word: str) -> str:
@@ -117,6 +131,13 @@ def test_clients_of_http_and_grpc_are_answered_by_models_queries_and_sequence_mo
             spoken = infer(client, triton, "backwards", "tokens", SENTENCES.numpy(), "INT64").as_numpy("tokens")
             for said, heard in zip(spoken.tolist(), some_sentences(4), strict=True):
                 assert said[: len(heard) + 1] == backwards(heard)
+            for length in (1, 17, 40):
+                tags = torch.randn(2, length, 3)
+                found = infer(client, triton, "judge", "tags", tags.numpy()).as_numpy("output")
+                with torch.inference_mode():
+                    np.testing.assert_allclose(found, Judge()(tags).numpy(), rtol=1e-4, atol=1e-5)
+            with pytest.raises(triton.InferenceServerException, match="L=41: it must be 1 to 40"):
+                infer(client, triton, "judge", "tags", np.zeros((1, 41, 3), np.float32))
 
 
 def test_nobody_notices_that_a_replica_is_killed_and_another_takes_its_place(served: Served) -> None:

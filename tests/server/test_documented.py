@@ -1,4 +1,7 @@
-"""The examples of `docs/protocol.md`, as they stand there, against a frontend with models of these names."""
+"""The examples of `docs/protocol.md`, and of `docs/models.md` for rows of any length, as they stand there.
+
+The frontend has models of these names.
+"""
 
 import re
 import shlex
@@ -12,13 +15,25 @@ import pytest
 
 from latebind.domain.config import FrontendConfig
 from latebind.domain.model import TensorSpec
+from latebind.domain.sizes import Dim
 from tests.server.arithmetic import COMPUTE, Arithmetic, spec
 from tests.server.conftest import PATIENCE, Site, opened
 
-PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-CURL = re.findall(r"^curl .*$", PAGE, re.MULTILINE)
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "protocol.md").read_text()
+LENGTHS = (DOCS / "models.md").read_text().partition("## Rows of any length\n")[2].partition("\n## ")[0]
+PYTHON = [
+    *re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL),
+    *re.findall(r"```python\n(import numpy.*?)```", LENGTHS, re.DOTALL),
+]
+CURL = re.findall(r"^curl .*$", PAGE + LENGTHS, re.MULTILINE)
 RESNET = spec("resnet", [TensorSpec("image", "float32", (3, 224, 224))], [TensorSpec("output", "float32", (1000,))])
+GUARD = spec(
+    "guard",
+    [TensorSpec(name, "int64", (512,), 0, sizes=("L",)) for name in ("input_ids", "attention_mask")],
+    [TensorSpec("output", "float32", (3,))],
+    Dim("L", 1, 512),
+)
 TRANSLATOR = spec("translator", [TensorSpec("tokens", "int64", (8,), 0)], [TensorSpec("tokens", "int64", (8,), 0)])
 
 
@@ -26,8 +41,9 @@ TRANSLATOR = spec("translator", [TensorSpec("tokens", "int64", (8,), 0)], [Tenso
 def documented() -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(COMPUTE, "resnet", lambda rows: {"output": np.zeros((len(rows["image"]), 1000), np.float32)})
+        patch.setitem(COMPUTE, "guard", lambda rows: {"output": np.zeros((len(rows["input_ids"]), 3), np.float32)})
         patch.setitem(COMPUTE, "translator", lambda rows: {"tokens": rows["tokens"] + 1})
-        with opened(FrontendConfig(port=0, grpc_port=0), gateway=lambda: Arithmetic(RESNET, TRANSLATOR)) as site:
+        with opened(FrontendConfig(port=0, grpc_port=0), gateway=lambda: Arithmetic(RESNET, GUARD, TRANSLATOR)) as site:
             yield site
 
 
@@ -36,10 +52,17 @@ def at(site: Site, example: str) -> str:
     return example.replace(":8000", f":{site.port}").replace(":8001", f":{site.frontend.grpc_port}")
 
 
-SAID = [r"\['0.000000:0'.*\] 2|\[b'0.000000:0'.*\] 2", r"\[\[6 9 3", r"\[\[0\. 0\..*\]\] 2"]
+SAID = [
+    r"\['0.000000:0'.*\] 2|\[b'0.000000:0'.*\] 2",
+    r"\[\[6 9 3",
+    r"\[\[0\. 0\..*\]\] 2",
+    r"(\[\[0\. 0\. 0\.\]\]\s*){2}",
+]
 
 
-@pytest.mark.parametrize(("example", "said"), list(zip(PYTHON, SAID, strict=True)), ids=["http", "stream", "grpc"])
+@pytest.mark.parametrize(
+    ("example", "said"), list(zip(PYTHON, SAID, strict=True)), ids=["http", "stream", "grpc", "lengths"]
+)
 def test_an_example_in_python_runs_as_it_stands(
     documented: Site, example: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

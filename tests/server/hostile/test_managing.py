@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from latebind.domain.config import FrontendConfig
@@ -15,6 +16,7 @@ from tests.server.hostile.wire import check_clean
 PREFIX = "latebind-hostile-"
 SHARED = Path("/dev/shm")
 REGION = "/v2/systemsharedmemory/region"
+SOUND = "/v2/models/sound/infer"
 
 pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="needs shared memory with names, at /dev/shm")
 
@@ -107,6 +109,33 @@ def test_a_tensor_outside_of_its_region_is_refused(managed: Site, region: str, g
         reply = managed.post(DOUBLE, request(whole, outputs=[{"name": "y", "parameters": given}]))
         assert 400 <= reply.status < 500
         check_clean(reply)
+
+
+def test_rows_of_several_sizes_lie_in_one_region(managed: Site) -> None:
+    shapes = (1, 2, 3), (2, 2, 9), (3, 2, 1)
+    calls = [np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1 for shape in shapes]
+    given = b"".join([rows.tobytes() for rows in calls])
+    file = SHARED / f"{PREFIX}{uuid.uuid4()}"
+    file.write_bytes(given + bytes(len(given)))
+    try:
+        whole = {"key": f"/{file.name}", "byte_size": 2 * len(given)}
+        assert managed.post(f"{REGION}/rows/register", whole).status == 200
+        offset = 0
+        for rows in calls:
+            for less in ((0, 0), (8, 0), (0, 8)):
+                given_at = at(rows.nbytes - less[0], offset, "rows")
+                told_at = at(rows.nbytes - less[1], len(given) + offset, "rows")
+                tensor = {"name": "x", "shape": rows.shape, "datatype": "FP32", "parameters": given_at}
+                reply = managed.post(SOUND, request(tensor, outputs=[{"name": "y", "parameters": told_at}]))
+                if any(less):
+                    assert str(rows.nbytes) in reply.error
+                else:
+                    assert reply.json()["outputs"][0]["shape"] == list(rows.shape)
+            offset += rows.nbytes
+        assert file.read_bytes() == given + b"".join([(2 * rows).tobytes() for rows in calls])
+        managed.post(f"{REGION}/rows/unregister", b"")
+    finally:
+        file.unlink()
 
 
 def test_there_are_only_so_many_regions(managed: Site, key: str) -> None:

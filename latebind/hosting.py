@@ -24,13 +24,14 @@ from latebind.domain.errors import ConfigError
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples, check_task, doubt
+from latebind.learned.samples import Samples, check_task, doubt, whole
 from latebind.program.backends import exact_backends
 from latebind.program.build import Progress, build_program, ignore_progress
-from latebind.program.declared import NOTHING, ONE_SIZE, Dynamic, from_export
+from latebind.program.declared import NOTHING, Dynamic, from_export
 from latebind.program.device import HOST, find_device
-from latebind.program.export import export, made_of_another
-from latebind.program.graph import graph_to_json
+from latebind.program.export import Tensors, export, made_of_another, tensors_of
+from latebind.program.graph import Graph, graph_to_json
+from latebind.program.lengths import own_sizes, resized
 from latebind.repository.listing import Repository
 from latebind.sequence.export import is_sequence
 from latebind.server.listening import check_addresses
@@ -48,7 +49,8 @@ class Options(TypedDict, total=False):
     `name` is the model's name, by default that of the module's class. In `folder` the model is built once and found
     again; without one it is built for this time only. With `samples`, rows like those to come, learned caches are
     trained for a classifier, so that answers equal the module's with `fidelity` (0.97); two `Samples` are to train and
-    to calibrate on, other rows are split in halves. `task` "classify" declares a classifier: the class of the largest
+    to calibrate on, other rows are split in halves. Rows that differ in size are a sequence of arrays, by the name of
+    the input. `task` "classify" declares a classifier: the class of the largest
     output is the answer. It need not be declared where samples have labels or the module ends in a softmax. `deadline`
     is the seconds of requests that name none (1). Of the `backends` the fastest is used. `max_batch` is 16 by default.
     If the module returns a dictionary, `outputs` names those to serve. `dims` say what varies from row to row, as
@@ -182,8 +184,6 @@ def build_once(
     title, parts = name or type(module).__name__.lower(), _halves(samples)
     check_task(task)
     varying = from_export(inputs, dims) if dims else NOTHING
-    if parts and varying.dims:
-        raise ConfigError(f"samples: {ONE_SIZE}: leave out either samples or dims")
     Promise(fidelity)  # raises for an invalid fidelity before anything is built
     threads = torch.get_num_threads()  # a build sets that of a worker
     try:
@@ -192,8 +192,9 @@ def build_once(
         found.update(repr((__version__, (fidelity, task) if parts else None, max_batch, tuple(backends))).encode())
         _add(found, [tensor for item in sorted(exported.weights.items()) for tensor in item])
         for part in parts or ():
-            tensors = part.inputs.values() if isinstance(part.inputs, dict) else part.inputs
-            _add(found, [one for one in (*tensors, part.labels, part.worlds) if one is not None])
+            rows = part.inputs.values() if isinstance(part.inputs, Mapping) else part.inputs
+            each = [tensor for some in rows for tensor in ([some] if isinstance(some, Tensor) else some)]
+            _add(found, [torch.as_tensor(one) for one in (*each, part.labels, part.worlds) if one is not None])
         version, is_there = _version(folder, title, found.hexdigest())
         if not is_there:
             report = build_program(
@@ -207,7 +208,7 @@ def build_once(
                 max_batch=max_batch,
                 backends=list(backends) or None,
                 outputs=outputs or None,
-                data=parts[0].inputs if parts else None,
+                data=_real(parts[0], inputs, exported.graph) if parts else None,
                 progress=tell,
             )
             if parts and (unknown := doubt(report.directory, parts, task)):
@@ -248,6 +249,19 @@ def _halves(rows: Rows | None) -> tuple[Samples, Samples] | None:
         tensors = (rows,) if isinstance(rows, Tensor) else rows
         rows = Samples(dict(tensors) if isinstance(tensors, Mapping) else tuple(tensors))  # type: ignore[arg-type]
     return rows.halves()
+
+
+def _real(samples: Samples, examples: Mapping[str, Tensor] | Sequence[Tensor], graph: Graph) -> Tensors:
+    """Return rows of the samples in the sizes of the examples."""
+    if not graph.dims:
+        inputs = samples.inputs
+        return (
+            {name: whole(part) for name, part in inputs.items()}
+            if isinstance(inputs, Mapping)
+            else [*map(whole, inputs)]
+        )
+    rows = samples.ordered(graph.inputs, graph.dims).typical()
+    return resized(rows, graph.inputs, own_sizes(graph, tensors_of(examples)))
 
 
 def _add(found: "hashlib._Hash", parts: Sequence[str | Tensor]) -> None:

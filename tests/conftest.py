@@ -20,6 +20,7 @@ from tests.forked import FORKS
 from tests.networks import Chain, Words
 from tests.querying import build_queried
 from tests.sequences import Backwards, rows_of, some_sentences
+from tests.texts import BuiltTexts, build_texts
 from tests.working import measured_by_work
 
 REPORT = "report.json"
@@ -118,5 +119,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
             report = build_digits(folder / "digits", candidates=2).report
         (folder / REPORT).write_bytes(msgspec.json.encode(report, enc_hook=str))
 
-    told = (made_once(tmp_path_factory, "built", make) / REPORT).read_bytes()
-    return Built(msgspec.json.decode(told, type=CacheReport, dec_hook=lambda kind, text: kind(text)))
+    return Built(_told(made_once(tmp_path_factory, "built", make)))
+
+
+@pytest.fixture(scope="session")
+def built_texts(tmp_path_factory: pytest.TempPathFactory) -> BuiltTexts:
+    """Texts of any length with learned caches; `built_texts.directory.path` is `texts/1` in a folder of its own."""
+
+    def make(folder: Path) -> None:
+        with on_one_core():
+            report = build_texts(folder / "texts").report
+        (folder / REPORT).write_bytes(msgspec.json.encode(report, enc_hook=str))
+
+    return BuiltTexts(_told(made_once(tmp_path_factory, "built-texts", make)))
+
+
+def _told(folder: Path) -> CacheReport:
+    return msgspec.json.decode((folder / REPORT).read_bytes(), type=CacheReport, dec_hook=lambda kind, text: kind(text))

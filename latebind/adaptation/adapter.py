@@ -18,9 +18,9 @@ from latebind.adaptation.traffic import Familiar, Kept, Recent, Sample, Window, 
 from latebind.adaptation.versions import Leadership, Versions, versions_folder
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import ModelSpec
+from latebind.domain.model import ITEM_BYTES, ModelSpec
 from latebind.learned.activations import Observed, apply_heads, features_of, observe
-from latebind.learned.compose import Costs
+from latebind.learned.compose import Costs, over_lengths
 from latebind.learned.head import Head
 from latebind.learned.lookup import load_functions
 from latebind.learned.promise import Promise, upper_bound
@@ -89,10 +89,10 @@ class Adapter:
             lasting=max(caches.confidence, LASTING),
         )
         self._aside = caches.aside
+        self.shown, self.taught = (Window(config.rows, config.window) for _ in range(2))
         self._costs = self._costs_of(self._at_hand)
         self.folder = versions_folder(directory.path, config.folder)
         self.versions = Versions(self.folder, directory)
-        self.shown, self.taught = (Window(config.rows, config.window) for _ in range(2))
         self._lesson = 0
         self._learned = self._heads  # what lessons go on from where `build` does not speak for the traffic
         self._since = -np.inf  # when the traffic changed
@@ -153,22 +153,21 @@ class Adapter:
         decisions = []
         early, ended = ([one for one in sampled if bool(one[1].end) == whole] for whole in (False, True))
         if early:
-            inputs = self._inputs(early)
-            found = self.look(inputs)
-            decisions += self._keep(early, inputs, found.features, found.answers)
+            rows = self._rows(early)
+            found = self.look(rows)
+            decisions += self._keep(early, rows, found.features, found.answers)
         if ended:
-            inputs = self._inputs(ended)
+            rows = self._rows(ended)
             with torch.inference_mode():
-                features = features_of(self._program, Samples(inputs), list(self._lookups.values()))
+                features = features_of(self._program, rows, list(self._lookups.values()))
             answers = torch.frombuffer(bytearray(b"".join(one.end for _, one in ended)), dtype=torch.float32)
-            decisions += self._keep(ended, inputs, features, answers.view(len(ended), -1))
+            decisions += self._keep(ended, rows, features, answers.view(len(ended), -1))
         return decisions
 
-    def look(self, inputs: tuple[Tensor, ...] | Mapping[str, Tensor]) -> Observed:
-        """Return what lookups and base model make of rows; nothing is kept."""
-        rows = inputs if isinstance(inputs, tuple) else tuple(inputs[tensor.name] for tensor in self.spec.inputs)
+    def look(self, samples: Samples) -> Observed:
+        """Return what lookups and base model make of rows, whose inputs are a tuple; nothing is kept."""
         with torch.inference_mode():
-            return observe(self._program, Samples(rows), list(self._lookups.values()))
+            return observe(self._program, samples, list(self._lookups.values()))
 
     def built_lookups(self) -> dict[str, tuple[Head, float]]:
         """Return head and threshold of each lookup by name, as `build` made them; infinity for one not in use."""
@@ -278,9 +277,10 @@ class Adapter:
         return {name: function.head for name, (_, function) in self._lookups.items()}
 
     def _keep(
-        self, sampled: Sequence[Sampled], inputs: tuple[Tensor, ...], features: tuple[Tensor, ...], answers: Tensor
+        self, sampled: Sequence[Sampled], rows: Samples, features: tuple[Tensor, ...], answers: Tensor
     ) -> list[Decision]:
-        seen, classes, now = looks(inputs), answers.argmax(dim=1), time.monotonic()
+        seen, classes, now = looks(rows), answers.argmax(dim=1), time.monotonic()
+        lengths = [None] * len(sampled) if rows.lengths is None else rows.lengths.tolist()
         strange = self._familiar.strange(seen, classes).tolist() if self._familiar else [False] * len(seen)
         usable = seen.isfinite().all(dim=1) & ~answers.isnan().any(dim=1)
         for part in features:
@@ -289,9 +289,9 @@ class Adapter:
         for place, ((at, one), base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
             if one.draw is None or not usable[place]:
                 continue  # a client's NaN would be in every lesson to come, and has no class to be compared by
-            of_lookups = {name: rows[place].bfloat16() for name, rows in zip(self._lookups, features, strict=True)}
+            of_lookups = {name: part[place].bfloat16() for name, part in zip(self._lookups, features, strict=True)}
             kept, look = answers[place].bfloat16(), seen[place].clone()
-            sample = Sample(now, of_lookups, kept, base, look, one.draw.weight)
+            sample = Sample(now, of_lookups, kept, base, look, one.draw.weight, lengths[place])
             (self.shown if one.draw.shows else self.taught).add(sample)
             if one.draw.shows:
                 self.sampled += 1
@@ -305,29 +305,42 @@ class Adapter:
         features = [self._held_out.features[name].float() for name in self._lookups]
         with torch.inference_mode():
             answers = torch.nn.functional.one_hot(self._held_out.classes, heads[0].classes)
-            seen = apply_heads(heads, features, answers).seen
+            seen = apply_heads(heads, features, answers, lengths=self._held_out.lengths).seen
         thresholds = np.array([threshold for _, threshold in self.built_lookups().values()])
         tables = by_class(thresholds, seen, self._held_out.classes, self._costs, count=heads[0].classes)
         return Version(BUILT, *tables, current=len(self._held_out.classes))
 
     def _costs_of(self, names: Iterable[str]) -> Costs:
-        """Return seconds at batch 1 where these lookups are asked, in their order."""
-        lookups = [self._at_hand[name] for name in names]
+        """Return seconds at batch 1 where these lookups are asked, in their order.
+
+        Where rows differ in length, they are means over those that came lately, or, before any came, that `build` kept.
+        """
+        lookups, grids = [self._at_hand[name] for name in names], self._program.costs.stages
+        recent = self.shown.recent()
+        lengths = (self._held_out if recent is None else recent.rows).lengths
         return Costs.of(
-            [stage.at(1) for stage in self._program.costs.stages],
+            [stage.at(1) for stage in grids] if lengths is None else over_lengths(grids, lengths.numpy()),
             [(one.stage, one.seconds.at(1), one.slower) for one in lookups],
             aside=self._aside,
             sure=tuple(place for place, one in enumerate(lookups) if self._heads[one.name].sure),
+            grids=grids if lengths is not None else (),
         )
 
-    def _inputs(self, sampled: Sequence[Sampled]) -> tuple[Tensor, ...]:
-        columns: list[Tensor] = []
-        start = 0
-        for tensor in self.spec.inputs:
-            end = start + tensor.row_bytes
-            data = bytearray(b"".join(one.row[start:end] for _, one in sampled))
-            dtype: torch.dtype = getattr(torch, tensor.dtype)
-            rows = torch.frombuffer(data, dtype=dtype, count=len(sampled) * prod(tensor.shape))
-            columns.append(rows.view(len(sampled), *tensor.shape))
-            start = end
-        return tuple(columns)
+    def _rows(self, sampled: Sequence[Sampled]) -> Samples:
+        """Return the inputs of sampled requests, as the frontend has sent them."""
+        columns: list[list[Tensor]] = [[] for _ in self.spec.inputs]
+        for _, one in sampled:
+            start, row = 0, one.row
+            sizes = {dim.name: size for dim, size in zip(self.spec.dims, one.sizes, strict=True)}
+            for tensor, column in zip(self.spec.inputs, columns, strict=True):
+                shape = tensor.shape_of(sizes)
+                end = start + prod(shape) * ITEM_BYTES[tensor.dtype]
+                numbers = torch.frombuffer(bytearray(row[start:end]), dtype=getattr(torch, tensor.dtype))
+                column.append(numbers.view(shape))
+                start = end
+        inputs = tuple(
+            column if tensor.sizes else torch.stack(column)
+            for tensor, column in zip(self.spec.inputs, columns, strict=True)
+        )
+        lengths = torch.tensor([prod(one.sizes) for _, one in sampled]) if self.spec.dims else None
+        return Samples(inputs, lengths=lengths)

@@ -117,10 +117,12 @@ class AdaptationClient:
         for place, (row, left_at, version) in enumerate(zip(output, answer.left_at, answer.caches, strict=True)):
             early = left_at + 1 < spec.stages
             draw, data, end = sampler.draw(early) if room else None, b"", b""
+            sizes: tuple[int, ...] = ()
             if draw is not None:
+                sizes = _sizes(spec, {tensor.name: rows[tensor.name][place].shape for tensor in spec.inputs})
                 data = b"".join(rows[tensor.name][place].tobytes() for tensor in spec.inputs)
                 end = b"" if early else np.ascontiguousarray(row).tobytes()
-            self._tell(Answered(number, int(row.argmax()), version, draw, data, end))
+            self._tell(Answered(number, int(row.argmax()), version, draw, data, end, sizes))
 
     def unusable(self, model: str, version: str) -> None:
         """Tell that the engine cannot use a version that it was to use."""
@@ -175,6 +177,12 @@ class AdaptationClient:
             logger.warning("%s: version %s is not used: %s", message.model, message.version, error)
         else:
             logger.info("%s: learned caches %s (%s)", message.model, message.version, message.reason)
+
+
+def _sizes(spec: ModelSpec, shapes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """Return the sizes of the model's named dimensions in a row with inputs of these shapes."""
+    found = spec.dims_of(shapes) if spec.dims else {}
+    return tuple([found[dim.name] for dim in spec.dims])
 
 
 async def _next(reader: asyncio.StreamReader) -> FromService | None:

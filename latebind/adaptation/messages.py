@@ -43,7 +43,8 @@ class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """The class that one request was answered with, by a `version` of the learned caches (`controller.number_of`).
 
     `model` is the model's number. Where the request is sampled, `draw` says for what, `row` is its input and `end` the
-    output of the base model, float32, empty if the request left early.
+    output of the base model, float32, empty if the request left early. `sizes` are those of the model's named
+    dimensions in that row, in their order.
     """
 
     model: int
@@ -52,6 +53,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     draw: Draw | None = None
     row: bytes = b""
     end: bytes = b""
+    sizes: tuple[int, ...] = ()
 
 
 class Unusable(msgspec.Struct, frozen=True, array_like=True, tag="u"):

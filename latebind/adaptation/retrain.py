@@ -204,9 +204,8 @@ def _draw(given: Material, mix: Mapping[int, float], among: Tensor, generator: t
 @torch.no_grad()
 def _seen(heads: Mapping[str, Head], rows: Rows) -> Seen:
     features = [rows.features[name].float() for name in heads]
-    return apply_heads(
-        list(heads.values()), features, functional.one_hot(rows.classes, next(iter(heads.values())).classes)
-    ).seen
+    answers = functional.one_hot(rows.classes, next(iter(heads.values())).classes)
+    return apply_heads(list(heads.values()), features, answers, lengths=rows.lengths).seen
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:
@@ -220,10 +219,11 @@ def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Se
     chosen = [ordered[answer][: round(size * share)] for answer, share in mix.items()]
     missing = sum(round(size * share) for share in mix.values()) - sum(map(len, chosen))
     rows = everything.take(torch.cat(chosen).numpy())
-    lookups = len(rows.scores)
+    lookups, lengths = len(rows.scores), rows.lengths
     return Seen(
         np.concatenate([rows.scores, np.full((lookups, missing), np.inf)], axis=1),
         np.concatenate([rows.right, np.zeros((lookups, missing), dtype=np.bool_)], axis=1),
+        lengths=None if lengths is None else np.concatenate([lengths, np.full(missing, int(np.median(lengths)))]),
     )
 
 

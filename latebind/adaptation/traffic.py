@@ -1,7 +1,7 @@
 """The traffic of late: a window of samples, and whether they look like those before, and like what `build` kept."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from latebind.learned.head import Head, HeadFunction
+from latebind.learned.samples import Samples
 from latebind.learned.stored import Rows
 
 FEWEST = 150  # samples to compare with
@@ -24,7 +25,7 @@ class Sample:
     """One sampled request: when (seconds by a steady clock), its features by lookup, the base model's answer.
 
     `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`. `look` is that of its
-    inputs (`looks`), and it stands for `weight` requests.
+    inputs (`looks`), and it stands for `weight` requests. Where rows differ in size, it has a `length`.
     """
 
     time: float
@@ -33,6 +34,7 @@ class Sample:
     answer: int
     look: Tensor
     weight: float = 1.0
+    length: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Window:
                 {name: torch.stack([sample.features[name] for sample in samples]) for name in samples[0].features},
                 torch.stack([sample.answers for sample in samples]),
                 torch.tensor([sample.answer for sample in samples]),
+                torch.tensor(lengths) if (lengths := [s.length for s in samples if s.length is not None]) else None,
             ),
             times=torch.tensor([sample.time for sample in samples], dtype=torch.float64),
             looks=torch.stack([sample.look for sample in samples]),
@@ -78,10 +81,24 @@ class Window:
         )
 
 
-def looks(inputs: Sequence[Tensor]) -> Tensor:
-    """Return `(N, 2 inputs) float32`: mean and spread of the numbers of each row of each input."""
-    rows = [tensor.reshape(len(tensor), -1).float() for tensor in inputs]  # an input may be one number
-    return torch.cat([torch.stack([row.mean(dim=1), row.std(dim=1, correction=0)], dim=1) for row in rows], dim=1)
+def looks(samples: Samples) -> Tensor:
+    """Return `(N, k) float32`: mean and spread of the numbers of each row of each input, and the length if they differ.
+
+    The inputs must be a tuple (`Samples.ordered`). The length is there as its logarithm: twice as long is as far from
+    usual as half.
+    """
+    assert isinstance(samples.inputs, tuple)
+    found = []
+    for part in samples.inputs:
+        if isinstance(part, Tensor):
+            rows = part.reshape(len(part), -1).float()  # an input may be one number
+            found.append(torch.stack([rows.mean(dim=1), rows.std(dim=1, correction=0)], dim=1))
+        else:
+            each = [row.float() for row in part]
+            found.append(torch.stack([torch.stack([row.mean(), row.std(correction=0)]) for row in each]))
+    if samples.lengths is not None:
+        found.append(samples.lengths.float().log()[:, None])
+    return torch.cat(found, dim=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from math import nan, prod
+from math import nan
 from pathlib import Path
 from random import Random
 
@@ -23,9 +23,10 @@ from latebind.bench.client import Answered, Array, Body, Caller, encode, poisson
 from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned, serving
 from latebind.bench.statistics import Interval, ratio_of_means
-from latebind.bench.subject import Folds, MadeUp, Setting, Subject, answerable
+from latebind.bench.subject import Folds, Setting, Subject, answerable
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import ConfigError
+from latebind.learned.report import QUARTERS, by_length
 
 BLOCK = 25  # requests that a server gets in its turn
 PHASES = 4  # turns of each server under load
@@ -112,27 +113,49 @@ class Compared:
         """Return a row for each group of lengths, about as many requests in each: how they fared, exits on."""
         if self.lengths is None:
             return []
-        ends = np.unique(self.lengths)
-        if len(ends) > GROUPS:
-            shares = np.linspace(0, 1, GROUPS + 1)[1:]
-            ends = np.unique(np.quantile(self.lengths, shares, method="nearest"))
-        groups = np.searchsorted(ends, self.lengths)
         rows: Rows = []
         seconds = np.array([one.seconds if one.status == 200 else nan for one in self.on.answers])
-        for group in range(len(ends)):
-            here, own = groups == group, self.lengths[groups == group]
+        for said, here in by_length(self.lengths, GROUPS):
             answered = seconds[here][~np.isnan(seconds[here])] * 1e3
             rows.append(
                 {
-                    "length": f"{own.min()} to {own.max()}" if own.min() < own.max() else str(own.min()),
-                    "requests": len(own),
-                    "answered": f"{len(answered) / len(own):.1%}",
+                    "length": said,
+                    "requests": int(here.sum()),
+                    "answered": f"{len(answered) / here.sum():.1%}",
                     "mean ms": f"{answered.mean():.3f}" if len(answered) else "",
                     "p50 ms": f"{np.percentile(answered, 50):.3f}" if len(answered) else "",
                     "p99 ms": f"{np.percentile(answered, 99):.3f}" if len(answered) else "",
                 }
             )
         return rows
+
+    def gain_rows(self) -> Rows:
+        """Return a row for each quarter of the lengths: means of requests that both sides answered, and fidelity."""
+        if self.lengths is None:
+            return []
+        both = np.array([one.status == other.status == 200 for one, other in zip(*self._answers, strict=True)])
+        seconds = [np.array([one.seconds for one in answers]) for answers in self._answers]
+        last = max(one.left_at for one in self.off.answers)
+        early = np.array([one.left_at < last for one in self.on.answers])
+        rows: Rows = []
+        for said, here in by_length(self.lengths, QUARTERS):
+            off, on = (each[here & both].mean() if (here & both).any() else nan for each in seconds)
+            rows.append(
+                {
+                    "length": said,
+                    "requests": int(here.sum()),
+                    "off mean ms": f"{off * 1e3:.3f}",
+                    "on mean ms": f"{on * 1e3:.3f}",
+                    "off / on": f"{off / on:.3f}",
+                    "left early": f"{early[here & both].mean():.1%}" if (here & both).any() else "",
+                    "fidelity": f"{self._agreement(here & both):.4f}",
+                }
+            )
+        return rows
+
+    @property
+    def _answers(self) -> tuple[list[Answered], list[Answered]]:
+        return self.off.answers, self.on.answers
 
     def _agreement(self, these: NDArray[np.bool_]) -> float:
         both = these & (self.off.classes >= 0)
@@ -166,6 +189,7 @@ def closed(
     """
     sides = {name: Side() for name in SIDES}
     labels: list[Array] = []
+    lengths: list[NDArray[np.int64]] = []
     options = ["--cores", str(setting.engine_core), "--policy", "graph", "--max-batch", "1", "--deadline-ms", "5000"]
     if setting.backend is not None:
         options += ["--backend", setting.backend]
@@ -173,6 +197,8 @@ def closed(
         bodies = [encode(part.row(number)) for number in range(len(part))]
         if part.labels is not None:
             labels.append(part.labels)
+        if (own := part.lengths()) is not None:
+            lengths.append(own)
         with pinned(setting.frontend_cores), _served(part, options, setting, bodies) as (callers, _):
             random = Random(setting.seed)
             for start in range(0, len(bodies), BLOCK):
@@ -180,7 +206,8 @@ def closed(
                     answers = _ask(callers[name], bodies[start : start + BLOCK])
                     sides[name].answers += answers
                     sides[name].took += sum(answer.seconds for answer in answers)
-    return Compared(sides["off"], sides["on"], np.concatenate(labels) if labels else None)
+    known = np.concatenate(lengths) if lengths else None
+    return Compared(sides["off"], sides["on"], np.concatenate(labels) if labels else None, known)
 
 
 def open_loop(
@@ -211,10 +238,8 @@ def open_loop(
                     poisson_load(url, subject.model, part, rate=rate, seed=seed + number)
                 )
                 sides[name].took += time.perf_counter() - begun
-    labels = None if subject.labels is None else subject.labels[drawn]
-    lengths = None
-    if isinstance(subject, MadeUp):
-        lengths = np.array([prod(subject.sizes[number].values()) for number in drawn])
+    labels, lengths = subject.labels, subject.lengths()
+    labels, lengths = None if labels is None else labels[drawn], None if lengths is None else lengths[drawn]
     return Compared(sides["off"], sides["on"], labels, lengths), rate
 
 

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,11 +27,14 @@ from latebind.repository.listing import Repository, find_models
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model in a folder of models, and rows to ask for: arrays `(N, *shape)` by input; labels `(N,)` if any."""
+    """A model in a folder of models, and rows to ask for: arrays `(N, *shape)` by input; labels `(N,)` if any.
+
+    Where rows differ in size, an input may be N arrays `shape`.
+    """
 
     repository: Path
     model: str
-    inputs: Mapping[str, Array]
+    inputs: Mapping[str, Array | Sequence[Array]]
     labels: Array | None = None
 
     def __len__(self) -> int:
@@ -43,9 +47,15 @@ class Subject:
         (path,) = find_models(self.repository, [self.model])
         return path
 
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """The inputs of rows that have one size."""
+        return self.rows(0, len(self))
+
     def rows(self, start: int, end: int) -> dict[str, Array]:
-        """Return the rows from `start` up to `end`, as the inputs of one call."""
-        return {name: array[start:end] for name, array in self.inputs.items()}
+        """Return the rows from `start` up to `end`, which have one size, as the inputs of one call."""
+        some = {name: part[start:end] for name, part in self.inputs.items()}
+        return {name: part if isinstance(part, np.ndarray) else np.stack(part) for name, part in some.items()}
 
     def row(self, number: int) -> dict[str, Array]:
         """Return one row, arrays `(1, *shape)`."""
@@ -53,13 +63,29 @@ class Subject:
 
     def take(self, numbers: NDArray[np.int64], repository: Path | None = None) -> "Subject":
         """Return the same with these rows, of the model as it is in another folder where one is given."""
-        inputs = {name: array[numbers] for name, array in self.inputs.items()}
+        inputs = {
+            name: part[numbers] if isinstance(part, np.ndarray) else [part[number] for number in numbers]
+            for name, part in self.inputs.items()
+        }
         labels = None if self.labels is None else self.labels[numbers]
         return Subject(repository or self.repository, self.model, inputs, labels)
 
     def samples(self) -> Samples:
         """Return all rows without labels, as learned caches are calibrated on them."""
-        return Samples({name: torch.from_numpy(array) for name, array in self.inputs.items()})
+        return Samples(
+            {
+                name: torch.from_numpy(part)
+                if isinstance(part, np.ndarray)
+                else [torch.from_numpy(row) for row in part]
+                for name, part in self.inputs.items()
+            }
+        )
+
+    def lengths(self) -> NDArray[np.int64] | None:
+        """Return the length of each row; None for a model whose rows have one size. Raises `ConfigError`."""
+        model = read_model(ModelDirectory.open(self.path))
+        found = self.samples().ordered(model.inputs, model.dims).lengths
+        return None if found is None else found.numpy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +98,10 @@ class MadeUp(Subject):
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.sizes)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the length of each row."""
+        return np.array([prod(each.values()) for each in self.sizes])
 
     def rows(self, start: int, end: int) -> dict[str, Array]:
         """Return the row at `start`: rows of several sizes are no call."""

@@ -20,8 +20,9 @@ from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.samples import Samples, check_task, doubt
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
-from latebind.program.declared import ONE_SIZE
 from latebind.program.lengths import input_specs
+from latebind.program.measure import with_batch
+from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 from latebind.sequence.build import build_sequence
@@ -96,7 +97,11 @@ class Rows:
     PANEL: ClassVar = "Data"
 
     data: Annotated[
-        str, typer.Option(help="Data for learned caches: an .npz file or package.module:function. Default: no caches.")
+        str,
+        typer.Option(
+            help="Data for learned caches: an .npz file or package.module:function. Default: no caches. Rows of "
+            "several sizes are saved filled up to the longest, with an array named as the dimension (L) of their sizes."
+        ),
     ] = ""
     data_option: DataOption = None
     task: Annotated[
@@ -169,7 +174,9 @@ def build(
     """Export a module, cut it into stages, compile, verify and profile them, and train learned caches.
 
     An .npz file holds an array for each input and may hold `labels`; it is split in halves for training and for
-    calibration. A function returns the two sets itself. This step runs your code; serving never does.
+    calibration. Where rows differ in size it holds them filled up to the longest, and beside them the size of each,
+    under the name of the dimension: `numpy.savez("rows.npz", **tokens, L=tokens["attention_mask"].sum(1), labels=y)`.
+    A function returns the two sets itself. This step runs your code; serving never does.
 
     Learned caches are for classifiers: they are trained where the rows have labels, where the network ends in a
     softmax, or with `--task classify`. Another model with data, such as a regressor, is built without them.
@@ -221,8 +228,6 @@ def build(
         how |= {"directory": path, "name": title, "version": made.version}
         network = load_module(made.module, made.weights)
         examples, varying = example_inputs(made.inputs, made.dims or (), seed=seed)
-        if rows.data and varying.dims:
-            raise ConfigError(f"--data {rows.data}: {ONE_SIZE}: leave --data out, or give numbers in place of names")
         given = {name: (str(some.dtype).removeprefix("torch."), some.shape[1:]) for name, some in examples.items()}
         specs = input_specs(given, *varying)
         if told := too_large_a_row(specs):
@@ -230,11 +235,13 @@ def build(
         if is_sequence(network):
             figures = _sequence(network, examples, made, rows, how)
         else:
-            samples = load_samples(rows.data, rows.data_option, seed=seed) if rows.data else None
-            for part in samples or ():  # before anything is made, and a former model replaced
-                part.ordered(specs)
+            samples = load_samples(rows.data, rows.data_option, seed=seed, inputs=specs) if rows.data else None
+            # before anything is made, and a former model replaced
+            ordered = [part.ordered(specs, varying.dims) for part in samples or ()]
+            data = ordered[0].typical() if ordered else None
+            if data is not None and varying.dims:  # what is measured is then as long as what comes
+                examples = dict(zip(examples, with_batch(data, 2), strict=True))
             with progress(f"building {title}") as tell:
-                data = None if samples is None else samples[0].inputs
                 built = build_program(
                     network,
                     examples,
@@ -351,10 +358,10 @@ def calibrate(
     """
     with reporting(), progress("calibrating") as tell:
         promise = promised.promise()
-        (path,) = find_models(repository, [model])
-        _, held_out = load_samples(data, data_option, seed=seed)
+        directory = ModelDirectory.open(*find_models(repository, [model]))
+        _, held_out = load_samples(data, data_option, seed=seed, inputs=read_model(directory).inputs)
         report = recalibrate(
-            ModelDirectory.open(path),
+            directory,
             held_out,
             fidelity=promise.fidelity,
             confidence=promise.confidence,

@@ -15,14 +15,15 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, LatebindError
-from latebind.domain.model import ITEM_BYTES
+from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.domain.sizes import Dim, Size
 from latebind.domain.wording import instead
-from latebind.learned.samples import Samples
+from latebind.learned.samples import Rows, Samples
 from latebind.program.declared import Declared, declared
 from latebind.program.export import made_of_another
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = Array | Sequence[Array]  # (N, *shape), or N of different sizes
 
 
 def load_function(reference: str) -> Callable[..., Any]:
@@ -183,17 +184,20 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def load_samples(data: str, given: Sequence[str] | None, *, seed: int) -> tuple[Samples, Samples]:
+def load_samples(
+    data: str, given: Sequence[str] | None, *, seed: int, inputs: Sequence[TensorSpec] = ()
+) -> tuple[Samples, Samples]:
     """Return the samples to fit on and those to calibrate on, from a function or from the halves of a file.
 
-    A function is `given` what `--data-option` says, as `key=value`. Raises `ConfigError`.
+    A function is `given` what `--data-option` says, as `key=value`. Where rows of the `inputs` differ in size, see
+    `_own_sizes`. Raises `ConfigError`.
     """
     _generator(seed)
     found = _data(data, given)
     if isinstance(found, dict):
-        arrays = {name: torch.from_numpy(array) for name, array in found.items()}
-        labels = arrays.pop("labels", None)
-        return Samples(arrays, labels).halves(seed)
+        labels = found.pop("labels", None)
+        rows = {name: _tensors(part) for name, part in _own_sizes(data, found, inputs).items()}
+        return Samples(rows, None if labels is None else torch.from_numpy(labels)).halves(seed)
     if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
         raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
     return found
@@ -204,16 +208,65 @@ def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array],
 
     A function is `given` what `--data-option` says, as `key=value`. Raises `ConfigError`.
     """
+    rows, labels = load_sized_rows(data, given, ())
+    found = {name: part for name, part in rows.items() if isinstance(part, np.ndarray)}
+    if len(found) < len(rows):
+        raise ConfigError(f"{data!r} gives rows of several sizes: here they must have one")
+    return found, labels
+
+
+def load_sized_rows(
+    data: str, given: Sequence[str] | None, inputs: Sequence[TensorSpec]
+) -> tuple[dict[str, Arrays], Array | None]:
+    """Return what `load_rows` does, but N arrays of those `inputs` whose rows differ in size (`_own_sizes`)."""
     found = _data(data, given)
     if isinstance(found, dict):
         labels = found.pop("labels", None)
-        return found, labels
+        return _own_sizes(data, found, inputs), labels
     if not isinstance(found, Samples):
         raise ConfigError(f"{data!r} must return latebind.learned.samples.Samples")
-    if not isinstance(found.inputs, dict):
+    if not isinstance(found.inputs, Mapping):
         raise ConfigError(f"{data!r} must name its inputs: return Samples with a dictionary of inputs")
     labels = None if found.labels is None else found.labels.numpy()
-    return {name: rows.numpy() for name, rows in found.inputs.items()}, labels
+    return {name: _arrays(part) for name, part in found.inputs.items()}, labels
+
+
+def _tensors(part: Arrays) -> Rows:
+    return torch.from_numpy(part) if isinstance(part, np.ndarray) else [torch.from_numpy(row) for row in part]
+
+
+def _arrays(part: Rows) -> Arrays:
+    return part.numpy() if isinstance(part, Tensor) else [np.asarray(row) for row in part]
+
+
+def _own_sizes(data: str, arrays: dict[str, Array], inputs: Sequence[TensorSpec]) -> dict[str, Arrays]:
+    """Return the arrays of a file, each row cut to its own size where the file tells sizes.
+
+    What an array `(N,)` of whole numbers says that is named as a dimension, as `L`, is the size of each row: what is
+    behind that is padding. Without one all rows have the size of the array. Raises `ConfigError`.
+    """
+    named = {size for spec in inputs for size in spec.sizes if isinstance(size, str)} - {spec.name for spec in inputs}
+    sizes = {name: arrays.pop(name) for name in named & arrays.keys()}
+    for name, each in sizes.items():
+        if each.ndim != 1 or each.dtype.kind not in "iu":
+            raise ConfigError(f"{data}: {name} must have one whole number for each row, its size")
+    found = dict[str, Arrays](arrays)
+    for spec in inputs:
+        axes = {axis: sizes[size] for axis, size in enumerate(spec.sizes, start=1) if size in sizes}
+        if spec.name not in arrays or not axes:
+            continue
+        rows = arrays[spec.name]
+        for axis, each in axes.items():
+            if rows.ndim != len(spec.sizes) + 1 or not 1 <= each.min() <= each.max() <= rows.shape[axis]:
+                raise ConfigError(
+                    f"{data}: {spec.name} has shape {list(rows.shape)}, and {spec.sizes[axis - 1]} says that rows are "
+                    f"{each.min()} to {each.max()} long: save each row filled up to the longest, with its own size"
+                )
+        found[spec.name] = [
+            row[tuple([slice(axes[axis][number]) if axis in axes else slice(None) for axis in range(1, rows.ndim)])]
+            for number, row in enumerate(rows)
+        ]
+    return found
 
 
 def _data(data: str, given: Sequence[str] | None) -> object:

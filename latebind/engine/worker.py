@@ -20,7 +20,7 @@ from latebind.domain.actions import Run
 from latebind.domain.events import Exited, StageDone
 from latebind.engine.crew import LoadedModel
 from latebind.engine.shared import By, Owners
-from latebind.engine.slots import Shapes, SizedSlots, Sizes, SlotMemory, front, longest, shapes_of
+from latebind.engine.slots import Shape, Shapes, SizedSlots, Sizes, SlotMemory, front, longest, shapes_of
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup
@@ -76,6 +76,12 @@ class Batch:
         place = self.requests.index(request)
         (activation,) = self.tensors if self.shapes is None else self.cut((place,))
         return activation[place]
+
+    def own_shapes(self) -> tuple[Shape, ...]:
+        """Return the shape that each row has itself, of a single tensor, where some are filled up; else nothing."""
+        if self.shapes is None or len(set(self.sizes)) == 1:
+            return ()
+        return tuple([self.shapes(size)[0] for size in self.sizes])
 
     def check(self) -> None:
         """Raise `ValueError` if tensors do not have the shapes that the rows are said to have."""
@@ -183,12 +189,16 @@ class Failures:
 
 
 class Asked(NamedTuple):
-    """A lookup, of this `version` of the learned caches, of an activation `(B, ...)` behind `action.stage`."""
+    """A lookup, of this `version` of the learned caches, of an activation `(B, ...)` behind `action.stage`.
+
+    `shapes` are those that its rows have themselves, where some are filled up.
+    """
 
     lookup: Lookup
     version: int
     action: Run
     activation: Tensor
+    shapes: tuple[Shape, ...]
 
 
 class Aside:
@@ -368,13 +378,13 @@ class Worker:
         if lookup is None or not lookup.there:
             self._activations.keep(output)
         elif self._aside is not None and self._models[action.model].costs.aside:
-            asked = Asked(lookup, caches.version, action, results[0].clone())
+            asked = Asked(lookup, caches.version, action, results[0].clone(), output.own_shapes())
             self._stream.wait()  # another thread reads it
             self._activations.keep(output)
             self._aside.ask(asked)
         else:
             begun = time.monotonic()
-            exited = self._look_up(Asked(lookup, caches.version, action, results[0]))
+            exited = self._look_up(Asked(lookup, caches.version, action, results[0], output.own_shapes()))
             seconds = time.monotonic() - begun
             self._activations.keep(output)  # not before: if the lookup raises, the stage runs again from its inputs
         return StageDone(action.worker, exited, seconds)
@@ -387,7 +397,7 @@ class Worker:
 
     def _look_up(self, asked: Asked) -> tuple[int, ...]:
         """Write the answers of hits into the slots of requests that have none yet, and return these requests."""
-        answers, hits = asked.lookup(asked.activation)
+        answers, hits = asked.lookup(asked.activation, asked.shapes)
         action, slots = asked.action, self._slots[asked.action.model]
         with self.owners.answering(By.LOOKUP, action.requests, np.flatnonzero(hits).tolist()) as places:
             for place in places:

@@ -11,6 +11,7 @@ from torch import Tensor
 from latebind.learned.compose import Seen
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.lookup import LookupFunction
+from latebind.learned.reading import readings
 from latebind.learned.samples import Samples, check_answers
 from latebind.program.program import Program
 
@@ -27,21 +28,21 @@ def record_activations(
 ) -> Tensor:
     """Run rows of `samples` through the whole network and return its answers `(N, classes) float32`.
 
-    `rows` are row numbers. The activations after each stage in `behind` are written into `behind[stage]`, in the order
-    of `rows`, as are the answers. `tell` is called with the share that is done. Raises `ConfigError` for answers with
-    NaN.
+    `rows` are row numbers. What lookups read behind each stage in `behind` is written into `behind[stage]`, in the
+    order of `rows`, as are the answers. `tell` is called with the share that is done. Raises `ConfigError` for answers
+    with NaN.
     """
-    assert isinstance(samples.inputs, tuple)
     answers = torch.empty((len(rows), *program.spec.outputs[0].shape))
-    for start in range(0, len(rows), BATCH):
-        chosen = rows[start : start + BATCH]
-        passed = tuple(tensor[chosen] for tensor in samples.inputs)
+    read, done = readings(program), 0
+    for places, batch in batches(samples, rows):
+        passed = batch
         for number, stage in enumerate(program.stages):
             passed = stage(*passed)
             if number in behind:
-                behind[number][start : start + len(chosen)] = passed[0]
-        answers[start : start + len(chosen)] = passed[0]
-        tell((start + len(chosen)) / len(rows))
+                behind[number][places] = read[number](passed[0]).to(behind[number].dtype)
+        answers[places] = passed[0]
+        done += len(passed[0])
+        tell(done / len(rows))
     return check_answers(answers)
 
 
@@ -60,7 +61,7 @@ def observe(program: Program, samples: Samples, lookups: Sequence[tuple[int, Loo
     `lookups` are pairs of the stage that a lookup stands behind, and its function.
     """
     features, answers = _run(program, samples, lookups, stages=len(program.stages))
-    return apply_heads([function.head for _, function in lookups], features, answers)
+    return apply_heads([function.head for _, function in lookups], features, answers, lengths=samples.lengths)
 
 
 def features_of(
@@ -73,36 +74,62 @@ def features_of(
 def _run(
     program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]], *, stages: int
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return the features of each lookup, and the output of the last of the first `stages` stages."""
+    """Run the first `stages` stages and return the features of each lookup, and the answers; none without the last."""
     features: list[list[Tensor]] = [[] for _ in lookups]
     ends: list[Tensor] = []
-    for _, batch in batches(samples):
+    order: list[Tensor] = []
+    read = readings(program)
+    for places, batch in batches(samples):
         passed: tuple[Tensor, ...] = batch
+        if not isinstance(places, slice):
+            order.append(places)
         for number, run in enumerate(program.stages[:stages]):
             passed = run(*passed)
             for k, (stage, function) in enumerate(lookups):
                 if stage == number:
-                    features[k].append(function.features(passed[0])[0].clone())
-        ends.append(passed[0].clone())
-    return tuple(torch.cat(rows) for rows in features), torch.cat(ends)
+                    features[k].append(function.features(read[number](passed[0]))[0].clone())
+        if stages == len(program.stages):
+            ends.append(passed[0].clone())
+
+    def whole(parts: list[Tensor]) -> Tensor:
+        found = torch.cat(parts)
+        return found[torch.cat(order).argsort()] if order else found
+
+    return tuple(map(whole, features)), whole(ends) if ends else torch.empty(0)
 
 
-def apply_heads(heads: Sequence[Head], features: Sequence[Tensor], answers: Tensor) -> Observed:
-    """Return what each head answers on its own features, compared with the base model's `answers`."""
+def apply_heads(
+    heads: Sequence[Head], features: Sequence[Tensor], answers: Tensor, *, lengths: Tensor | None = None
+) -> Observed:
+    """Return what each head answers on its own features, compared with the base model's `answers`.
+
+    `lengths` are those of the rows, where they differ.
+    """
     classes = answers.argmax(dim=1).numpy()
     scores = np.empty((len(heads), len(answers)))
     right = np.empty((len(heads), len(answers)), dtype=np.bool_)
     for k, (head, rows) in enumerate(zip(heads, features, strict=True)):
         said, scores[k] = HeadFunction(head)(rows.numpy())
         right[k] = said.argmax(axis=1) == classes
-    return Observed(Seen(scores, right), tuple(features), answers)
+    seen = Seen(scores, right, lengths=None if lengths is None else lengths.numpy())
+    return Observed(seen, tuple(features), answers)
 
 
-def batches(samples: Samples) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-    """Yield the first row and the inputs of each batch, in order."""
-    assert isinstance(samples.inputs, tuple)
-    for start in range(0, len(samples), BATCH):
-        yield start, tuple(tensor[start : start + BATCH].contiguous() for tensor in samples.inputs)
+def batches(samples: Samples, rows: Tensor | None = None) -> Iterator[tuple[slice | Tensor, tuple[Tensor, ...]]]:
+    """Yield the places and the inputs of each batch of these rows, by number, or of all of them.
+
+    They come in order, unless rows differ in size: those of one size run together, for what is filled up costs time.
+    """
+    count = len(samples) if rows is None else len(rows)
+    if samples.lengths is None:
+        for start in range(0, count, BATCH):
+            places = slice(start, min(start + BATCH, count))
+            yield places, samples.batch(places if rows is None else rows[places])
+        return
+    every = torch.arange(count) if rows is None else rows
+    for alike in samples.of_one_size(every.tolist()):
+        for part in torch.split(alike, BATCH):
+            yield part, samples.batch(every[part])
 
 
 def empty_activations(rows: int, shape: tuple[int, ...]) -> Tensor:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from latebind.domain.costs import Grid
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed, apply_heads, observe
-from latebind.learned.compose import Calibrated, Composition, Costs, Seen, Variant, hits_alone, send
+from latebind.learned.compose import Calibrated, Composition, Costs, Seen, Variant, hits_alone, over_lengths, send
 from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import (
     FEWEST_ROWS,
@@ -24,16 +25,17 @@ from latebind.learned.explore import (
     Progress,
     TrainedLookup,
     all_cores,
-    first_row,
     in_order,
     on_all_cores,
+    some_rows,
 )
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.lookup import load_functions
 from latebind.learned.networks import BYTES, check_kinds
 from latebind.learned.plan import plan
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, USUAL_TAIL, Promise
-from latebind.learned.report import CacheReport, TriedLookup
+from latebind.learned.reading import readings
+from latebind.learned.report import QUARTERS, CacheReport, OfLength, TriedLookup, by_length
 from latebind.learned.samples import (
     Samples,
     check_answers,
@@ -69,6 +71,7 @@ WORTH_A_CORE = 1.05  # factor in mean latency that lookups aside must gain, beca
 WORTH_A_TAIL = 1.25  # factor in mean latency that the usual tail may cost
 LITTLE = 1e-3  # seconds: below, asking a lookup costs about what it saves
 HELD_OUT_ROWS = 10_000  # kept for adaptation at most
+MEASURED = (0.0, 0.25, 0.5, 0.75, 1.0)  # where in the order of lengths the rows are on which stages are measured
 WIDEST_KEPT = 4_096  # most features of a lookup that can be adapted: as many as large networks end with
 
 
@@ -180,7 +183,8 @@ class _Outcome:
 class Builder:
     """Makes the learned caches of `program`; `wide` is the same program on all cores, for work that is not measured.
 
-    `stages` are the seconds of each stage at batch 1.
+    `stages` are the seconds of each stage at batch 1, the means over the samples where these differ in length; `grids`
+    are then those by length.
     """
 
     program: Program
@@ -190,6 +194,7 @@ class Builder:
     wide: Program
     new_entry: bool = False  # the program has an empty first stage that its directory does not have yet
     stages: tuple[float, ...] = ()
+    grids: tuple[Grid, ...] = ()
 
     @classmethod
     def of(
@@ -221,12 +226,14 @@ class Builder:
     ) -> CacheReport:
         """Train lookups on `fit`, then choose and calibrate on `held_out`; without lookups if there cannot be any.
 
-        They may stand before the network too. The settings are those of `build_caches`.
+        They may stand before the network too, unless rows differ in size: what is left of one then, means and maxima,
+        says too little. The settings are those of `build_caches`.
         """
-        if not self.program.entry and len(self.program.spec.inputs) == 1:
+        spec = self.program.spec
+        if not self.program.entry and len(spec.inputs) == 1 and not spec.dims:
             self.program, self.wide = self.program.with_entry(), self.wide.with_entry()
             self.new_entry = True
-        self.stages = self.stage_seconds(fit)
+        self.measure_stages(fit)
         reason = ""
         if not self.promise.exact:
             fewest = min(map(len, split_worlds(held_out, seed=self.seed)[1]), default=0)
@@ -237,7 +244,10 @@ class Builder:
                 )
         if reason or self.promise.exact or len(self.stages) < 2:
             return self._without_lookups(directory, held_out, reason)
-        one_row = {stage: self.program.run_through(stage, *first_row(fit)) for stage in range(len(self.stages) - 1)}
+        (row,) = some_rows(fit, (0.5,))
+        one_row = {
+            stage: read(self.program.run_through(stage, *row)) for stage, read in enumerate(readings(self.program))
+        }
         networks = [kind for kind in kinds if kind != BYTES]
         planned = plan(self.program, self.stages, one_row, most=most, kinds=networks)
         if self.new_entry and not (planned and planned[0].stage == 0):
@@ -272,13 +282,13 @@ class Builder:
         if caches is None or not caches.every:
             raise ConfigError(f"{directory.path} has no learned caches to calibrate: build them with data first")
         rows = checked(held_out, program.spec)
-        self.stages = self.stage_seconds(rows)
+        self.measure_stages(rows)
         functions = load_functions(directory, caches.every, backend=program.backend, threads=program.threads)
         trained = []
         for one in caches.every:
             files, function = read_lookup(directory, one.name), functions[one.name]
             aside = self.promise.may_be_aside(program.threads)
-            trained.append(TrainedLookup.measured(program, first_row(rows), one, files, function, aside=aside))
+            trained.append(TrainedLookup.measured(program, some_rows(rows), one, files, function, aside=aside))
         return in_order(trained), rows
 
     def _without_lookups(self, directory: ModelDirectory, held_out: Samples, reason: str) -> CacheReport:
@@ -305,7 +315,7 @@ class Builder:
                 [one.files.head for one in trained], observed, chooses, fidelity=self.promise.fidelity
             )
             trained = [one.with_head(head) for one, head in zip(trained, heads, strict=True)]
-            observed = apply_heads(heads, observed.features, observed.answers)
+            observed = apply_heads(heads, observed.features, observed.answers, lengths=held_out.lengths)
         choosing, worlds = observed.seen.take(chooses), [observed.seen.take(rows) for rows in verify]
         trained = self._in_line_or_aside(trained, choosing)
         composition = self._within_usual_tail(self.composition(trained), choosing)
@@ -344,10 +354,21 @@ class Builder:
         variants = [Variant(one.stage, one.kind, 0.0, 1.0, one.known.at(1), one.files.bytes) for one in trained]
         return Composition(tuple(variants), self._costs(trained), self.stages, self.promise)
 
-    def stage_seconds(self, samples: Samples) -> tuple[float, ...]:
-        """Return the seconds of each stage at batch 1, measured now, under the same conditions as the lookups."""
-        curves = profile_stages(self.program.stages, first_row(samples), (1,))
-        return tuple(curve.at(1) for curve in curves)
+    def measure_stages(self, samples: Samples) -> None:
+        """Measure the seconds of each stage at batch 1 now, under the same conditions as the lookups.
+
+        Where samples differ in length, over lengths from their shortest to their longest.
+        """
+        program, spec = self.program, self.program.spec
+        rows = some_rows(samples, MEASURED)
+        if samples.lengths is None:
+            self.stages = tuple(grid.at(1) for grid in profile_stages(program.stages, rows[0], (1,)))
+            return
+        sizes = [
+            spec.dims_of({one.name: part.shape[1:] for one, part in zip(spec.inputs, row, strict=True)}) for row in rows
+        ]
+        self.grids = profile_stages(program.stages, rows[-1], (1,), specs=spec.inputs, dims=spec.dims, over=sizes)
+        self.stages = tuple(over_lengths(self.grids, samples.lengths.numpy()))
 
     def _costs(self, trained: Sequence[TrainedLookup]) -> Costs:
         return Costs.of(
@@ -355,6 +376,7 @@ class Builder:
             [(one.stage, one.known.at(1), one.slower) for one in trained],
             aside=bool(trained) and trained[0].beside is not None,
             sure=tuple(place for place, one in enumerate(trained) if one.files.head.sure),
+            grids=self.grids,
         )
 
     def _publish(self, directory: ModelDirectory, outcome: _Outcome, reason: str) -> CacheReport:
@@ -399,6 +421,7 @@ class Builder:
             seconds_with=found.seconds if found else whole,
             warning=reason,
             right=read_accuracy(after),
+            by_length=_by_length(outcome),
         )
 
     def _tried(self, outcome: _Outcome, k: int) -> TriedLookup:
@@ -498,6 +521,33 @@ def _kept(outcome: _Outcome, lookups: tuple[StoredLookup, ...]) -> list[TrainedL
     return [one for one in outcome.trained if one.name in names]
 
 
+def _by_length(outcome: _Outcome) -> tuple[OfLength, ...]:
+    """Return what the thresholds in use do to the samples that show the bound, by quarters of their lengths."""
+    if outcome.found is None or any(seen.lengths is None for seen in outcome.worlds):
+        return ()
+    lengths = np.concatenate([seen.lengths for seen in outcome.worlds if seen.lengths is not None])
+    none = np.full(len(outcome.trained), np.inf)
+    without, results = (
+        [send(thresholds, seen, outcome.costs) for seen in outcome.worlds]
+        for thresholds in (none, outcome.found.thresholds)
+    )
+    before, after = (np.concatenate([each.seconds for each in sent]) for sent in (without, results))
+    wrong, left_at = (
+        np.concatenate(parts) for parts in zip(*((each.wrong, each.left_at) for each in results), strict=True)
+    )
+    return tuple(
+        OfLength(
+            said,
+            int(here.sum()),
+            float((left_at[here] < len(outcome.trained)).mean()),
+            1.0 - float(wrong[here].mean()),
+            float(before[here].mean()),
+            float(after[here].mean()),
+        )
+        for said, here in by_length(lengths, QUARTERS)
+    )
+
+
 def _held_out(outcome: _Outcome, kept: Sequence[TrainedLookup]) -> Rows | None:
     """Return held-out rows for adaptation: the features of the lookups that are kept."""
     if outcome.observed is None:
@@ -509,7 +559,13 @@ def _held_out(outcome: _Outcome, kept: Sequence[TrainedLookup]) -> Rows | None:
         for one, seen in zip(outcome.trained, outcome.observed.features, strict=True)
         if one.name in names and seen.shape[1] <= WIDEST_KEPT
     }
-    return Rows(features, answers.bfloat16(), answers.argmax(dim=1))
+    lengths = outcome.observed.seen.lengths
+    return Rows(
+        features,
+        answers.bfloat16(),
+        answers.argmax(dim=1),
+        None if lengths is None else torch.from_numpy(lengths[rows]),
+    )
 
 
 def _lessons(directory: ModelDirectory, kept: Sequence[TrainedLookup]) -> Rows | None:
@@ -518,4 +574,4 @@ def _lessons(directory: ModelDirectory, kept: Sequence[TrainedLookup]) -> Rows |
     if not each:
         return read_rows(directory, LESSONS) if kept else None
     narrow = {name: rows for one in each for name, rows in one.features.items() if rows.shape[1] <= WIDEST_KEPT}
-    return Rows(narrow, each[0].answers, each[0].classes)
+    return Rows(narrow, each[0].answers, each[0].classes, each[0].lengths)

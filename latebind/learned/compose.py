@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from latebind.domain.costs import Grid
 from latebind.learned.promise import Promise
 
 Floats = NDArray[np.float64]
@@ -47,15 +48,19 @@ class Seen:
 
     `scores[k, i]` is the score of lookup k on sample i, `right[k, i]` whether its answer equals the base model's.
     `end[i]` says whether the network's own answer equals the base model's; None where the network is the base model.
+    `lengths[i]` is the length of sample i; None where all are alike.
     """
 
     scores: Floats
     right: Bools
     end: Bools | None = None
+    lengths: NDArray[np.int64] | None = None
 
     def take(self, columns: NDArray[np.int64] | Bools) -> "Seen":
         """Return only the samples of these columns, by number or by mask."""
-        return Seen(self.scores[:, columns], self.right[:, columns], None if self.end is None else self.end[columns])
+        end = None if self.end is None else self.end[columns]
+        lengths = None if self.lengths is None else self.lengths[columns]
+        return Seen(self.scores[:, columns], self.right[:, columns], end, lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +72,17 @@ class Costs:
     by which the lookup slows the network down. Lookups in `sure` answer every request that reaches them. (Before a sure
     one the network never runs and leaves the core's caches alone, so a lookup takes less: 0.38 ms for 0.53. With a cost
     of its own for that case ResNet-56 became 1 % faster on a stream, which was not worth its branches.)
+
+    Where samples differ in length, `segments` are means, and `of_length[k]` has the seconds of segment k at `lengths`
+    (ascending): whoever leaves early saves what its own length takes.
     """
 
     segments: tuple[float, ...]
     lookups: tuple[float, ...]
     beside: tuple[float, ...] | None = None
     sure: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+    of_length: tuple[tuple[float, ...], ...] = ()
 
     @classmethod
     def of(
@@ -82,15 +92,26 @@ class Costs:
         *,
         aside: bool,
         sure: tuple[int, ...] = (),
+        grids: Sequence[Grid] = (),
     ) -> "Costs":
-        """Return the costs of a network with `lookups`, by the seconds of its `stages`.
+        """Return the costs of a network with `lookups`, by the seconds of its `stages`, and by length with `grids`.
 
         Of each lookup: the stage that it stands behind, its latency, and by how much it slows the network down aside.
         """
         ends = [stage + 1 for stage, _, _ in lookups]
-        segments = tuple(sum(stages[a:b]) for a, b in zip([0, *ends], [*ends, len(stages)], strict=True))
+        spans = [slice(a, b) for a, b in zip([0, *ends], [*ends, len(stages)], strict=True)]
+        segments = tuple(sum(stages[span]) for span in spans)
         beside = tuple(slower for _, _, slower in lookups) if aside else None
-        return cls(segments, tuple(seconds for _, seconds, _ in lookups), beside, sure)
+        lengths = tuple(sorted({length for grid in grids for length in grid.lengths}))
+        by_length = [tuple(sum(grid.at(1, length) for grid in grids[span]) for length in lengths) for span in spans]
+        latencies = tuple(seconds for _, seconds, _ in lookups)
+        return cls(segments, latencies, beside, sure, lengths, tuple(by_length) if lengths else ())
+
+    def of_each(self, seen: Seen) -> Sequence[float | Floats]:
+        """Return the seconds of each segment: of all samples, or `(n,)`, of each, where they differ in length."""
+        if seen.lengths is None or not self.lengths:
+            return self.segments
+        return [np.interp(seen.lengths, self.lengths, seconds) for seconds in self.of_length]
 
     @property
     def misses(self) -> tuple[float, ...]:
@@ -116,6 +137,12 @@ class Costs:
         return (before + self.lookups[end]) / self.whole
 
 
+def over_lengths(grids: Sequence[Grid], lengths: NDArray[np.int64]) -> list[float]:
+    """Return the mean seconds of each stage at batch 1 over rows of these lengths."""
+    there, counts = np.unique(lengths, return_counts=True)
+    return [float(np.average([grid.at(1, int(length)) for length in there], weights=counts)) for grid in grids]
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What thresholds do to each of n samples.
@@ -132,7 +159,8 @@ class Result:
 def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
     """Send every sample through stages and lookups; a lookup with a threshold of infinity is not in use."""
     lookups, n = seen.scores.shape
-    seconds, wrong = np.full(n, costs.segments[0]), np.zeros(n, dtype=np.bool_)
+    segments = costs.of_each(seen)
+    seconds, wrong = np.full(n, segments[0]), np.zeros(n, dtype=np.bool_)
     left_at, here = np.full(n, lookups), np.ones(n, dtype=np.bool_)
     for k in range(lookups):
         if np.isfinite(thresholds[k]):
@@ -142,7 +170,7 @@ def send(thresholds: Floats, seen: Seen, costs: Costs) -> Result:
             here = here & ~hit
             seconds[hit] += costs.lookups[k]
             seconds[here] += costs.misses[k]
-        seconds[here] += costs.segments[k + 1]
+        seconds += here * segments[k + 1]
     if seen.end is not None:
         wrong |= here & ~seen.end
     return Result(seconds, wrong, left_at)
@@ -178,6 +206,7 @@ class Composer:
         self.seen = seen
         self.costs = costs
         self.allows = allows
+        self._segments = costs.of_each(seen)
         every = tuple(range(len(costs.lookups)))
         self._starts = [start for start in ([every] if starts is None else starts) if allows(start)] or [()]
         self._order = np.argsort(-seen.scores, axis=1, kind="stable")
@@ -226,7 +255,7 @@ class Composer:
         best, value = thresholds.copy(), self.value(thresholds, price)
         for _ in range(ROUNDS):
             before = thresholds.copy()
-            rest = np.full(n, costs.segments[-1])  # cost of each sample from here on
+            rest = np.full(n, self._segments[-1])  # cost of each sample from here on
             if self.seen.end is not None:
                 rest += price * ~self.seen.end
             for k in reversed(range(lookups)):
@@ -235,7 +264,7 @@ class Composer:
                     if np.isfinite(thresholds[k]):
                         answered = costs.lookups[k] + price * ~self.seen.right[k]
                         rest = np.where(self.seen.scores[k] >= thresholds[k], answered, rest + costs.misses[k])
-                rest = rest + costs.segments[k]
+                rest = rest + self._segments[k]
             if rest.mean() < value - 1e-15:
                 best, value = thresholds.copy(), float(rest.mean())
             if np.array_equal(before, thresholds):

@@ -119,7 +119,8 @@ def fingerprint(samples: Samples) -> str:
     assert isinstance(samples.inputs, tuple)
     labels = () if samples.labels is None else (samples.labels,)
     found = hashlib.sha256()
-    for tensor in (*samples.inputs, *labels):
+    each = [[part] if isinstance(part, Tensor) else part for part in (*samples.inputs, *labels)]
+    for tensor in (tensor for tensors in each for tensor in tensors):
         found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         for part in torch.split(tensor, 1024):  # a view of all rows as bytes could take as much memory again
             found.update(part.contiguous().reshape(-1).view(torch.uint8).numpy().data)

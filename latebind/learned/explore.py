@@ -30,6 +30,7 @@ from latebind.learned.latency import AsideLatency, latency_aside, latency_in_pla
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
 from latebind.learned.networks import BYTES, Predictor, make_predictor
 from latebind.learned.plan import Candidate
+from latebind.learned.reading import reading
 from latebind.learned.samples import Samples
 from latebind.learned.stored import LookupFiles, Rows, SpareLookup, lookup_name
 from latebind.learned.train import DISTILLATION, Lesson, PredictorTraining, predict, selector_steps, train_selector
@@ -47,6 +48,7 @@ FREE_SHARE = 0.8  # of the free disk space that activations may take
 MOST_PASSES = 40
 LESSON_ROWS = 5_000  # unseen rows whose features are kept for adaptation
 TELL_SECONDS = 0.2
+TYPICAL = (0.125, 0.375, 0.625, 0.875)  # where in the order of lengths the rows are on which lookups are measured
 PREDICTOR, SELECTOR = "predictor.", "selector."
 
 Progress = Callable[[str, float], None]
@@ -74,7 +76,7 @@ class TrainedLookup:
     def measured(
         cls,
         program: Program,
-        row: tuple[Tensor, ...],
+        rows: Sequence[tuple[Tensor, ...]],
         one: Candidate | SpareLookup,
         files: LookupFiles,
         function: LookupFunction,
@@ -82,9 +84,9 @@ class TrainedLookup:
         aside: bool,
         lessons: Rows | None = None,
     ) -> Self:
-        """Measure a lookup where it stands, on one `row` of inputs."""
-        curve = latency_in_place(program, row, one.stage, function)
-        beside = latency_aside(program, row, one.stage, function) if aside else None
+        """Measure a lookup where it stands, on one row of inputs, or on several `rows` that differ in length."""
+        curve = latency_in_place(program, rows, one.stage, function)
+        beside = latency_aside(program, rows, one.stage, function) if aside else None
         return cls(one.stage, one.kind, files, function, curve, lessons, beside)
 
     @property
@@ -201,7 +203,7 @@ class Explorer:
         room, left = min(DISK, int(FREE_SHARE * shutil.disk_usage(self.kept.folder).free)), 0
         group: list[Candidate] = []
         for stage, found in groupby(candidates, lambda one: one.stage):
-            row = row_bytes(self.program.activations[stage])
+            row = row_bytes(self._shape(stage))
             if group and rows * row > left:
                 yield rows, group
                 group = []
@@ -216,7 +218,7 @@ class Explorer:
     def _record(self, group: Sequence[Candidate], fit: Samples, rows: "_RowSplit", work: "_Work") -> Recorded:
         """Run the base model over the rows and record its activations at the boundaries of the group."""
         rooms = {
-            stage: self.kept.allocate_activations(self.names[stage], len(rows.order), self.program.activations[stage])
+            stage: self.kept.allocate_activations(self.names[stage], len(rows.order), self._shape(stage))
             for stage in {one.stage for one in group}
         }
         with all_cores(torch.get_num_threads()):
@@ -316,14 +318,13 @@ class Explorer:
         lookups: this one keeps features of the same unseen rows as they do.
         """
         program, known = self.program, found.trained[0].lessons
-        assert isinstance(fit.inputs, tuple)
         assert known is not None
         if not program.entry:
             return [], "no lookup stands before the network"
         if not program.backend.startswith("openvino"):
             return [], f"the backend {program.backend} computes in floating point; openvino multiplies bytes"
         graph, weights = read_graph(directory, read_model(directory)), read_tensors(directory, WEIGHTS)
-        files = to_eight_bit_lookup(graph, weights, fit.inputs[0][found.unseen[:RANGE_ROWS]])
+        files = to_eight_bit_lookup(graph, weights, *fit.batch(found.unseen[:RANGE_ROWS]))
         if files is None:
             return [], "it takes convolutions and a linear layer at the end"
         function = compile_lookup_files(files, backend=program.backend, threads=program.threads)
@@ -332,14 +333,18 @@ class Explorer:
         one = Candidate(0, BYTES, 0.0)
         lessons = replace(known, features={one.name: torch.cat(rows).bfloat16()})
         return [
-            TrainedLookup.measured(program, first_row(fit), one, files, function, aside=self.beside, lessons=lessons)
+            TrainedLookup.measured(program, some_rows(fit), one, files, function, aside=self.beside, lessons=lessons)
         ], ""
+
+    def _shape(self, stage: int) -> tuple[int, ...]:
+        """Return the shape of a row of what lookups read behind a stage."""
+        return reading(self.program.graphs[stage + 1], pads=self.program.spec.pads).shape
 
     def _untrained(self, one: Candidate) -> tuple[Predictor, Selector]:
         classes = self.program.spec.outputs[0].shape[0]
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            predictor = make_predictor(self.program.activations[one.stage], classes, one.kind)
+            predictor = make_predictor(self._shape(one.stage), classes, one.kind)
             torch.manual_seed(self.seed)
             return predictor, Selector(classes)
 
@@ -348,19 +353,21 @@ class Explorer:
     ) -> tuple[TrainedLookup, ...]:
         networks = [network for one in planned if (network := self.network(one)) is not None]
         shown = rows.order[rows.learn :][:RANGE_ROWS]
-        ranges = {one.stage: empty_activations(len(shown), self.program.activations[one.stage]) for one in planned}
+        ranges = {one.stage: empty_activations(len(shown), self._shape(one.stage)) for one in planned}
         with all_cores(self.program.threads):
             record_activations(self.wide, fit, shown, ranges)
         lessons = slice(0, min(len(network.classes) for network in networks))
+        lengths = None if fit.lengths is None else fit.lengths[rows.order[rows.learn :][lessons]]
         trained = []
         for one, network in zip(planned, networks, strict=True):
             work.measuring(one)
             compiled = compile_lookup(network.predictor, network.selector, ranges[one.stage].float(), self.program)
-            kept = Rows({one.name: network.features[lessons]}, network.answers[lessons], network.classes[lessons])
+            features = {one.name: network.features[lessons]}
+            kept = Rows(features, network.answers[lessons], network.classes[lessons], lengths)
             trained.append(
                 TrainedLookup.measured(
                     self.program,
-                    first_row(fit),
+                    some_rows(fit),
                     one,
                     compiled.files,
                     compiled.function,
@@ -460,7 +467,6 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def first_row(samples: Samples) -> tuple[Tensor, ...]:
-    """Return one row of each input; the inputs must be a tuple (`Samples.ordered`)."""
-    assert isinstance(samples.inputs, tuple)
-    return tuple(tensor[:1] for tensor in samples.inputs)
+def some_rows(samples: Samples, quantiles: Sequence[float] = TYPICAL) -> list[tuple[Tensor, ...]]:
+    """Return a row of each input, `(1, ...)`, at each of these places by length; one row where all are alike."""
+    return [samples.batch(torch.tensor([row])) for row in samples.at_quantiles(quantiles)]

@@ -1,9 +1,10 @@
 """Measures what a lookup costs where it will run: between the stages of its network, or on another core beside it."""
 
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from time import perf_counter
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from latebind.domain.costs import Curve
 from latebind.learned.lookup import LookupFunction
+from latebind.learned.reading import Reading, readings
 from latebind.program.measure import profiled_batches, time_call, with_batch
 from latebind.program.program import Program
 
@@ -29,51 +31,67 @@ class AsideLatency:
     slower: float
 
 
-def latency_in_place(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> Curve:
-    """Measure a lookup in line, between the stages of the whole network.
+def latency_in_place(
+    program: Program, rows: Sequence[tuple[Tensor, ...]], stage: int, function: LookupFunction
+) -> Curve:
+    """Measure a lookup in line, between the stages of the whole network; the mean over `rows` of several lengths.
 
     Called in a loop of its own it would find its weights and code in the core's caches, and seem to take half as long.
     """
+    read = readings(program)[stage]
 
     def once(inputs: tuple[Tensor, ...]) -> float:
         passed, seconds = inputs, 0.0
         for number, run in enumerate(program.stages):
             passed = run(*passed)
             if number == stage:
-                seconds = time_call(partial(function, passed[0]))
+                seconds = time_call(partial(_ask, function, read, passed[0]))
         return seconds
 
     batches = profiled_batches(program.spec.max_batch)
     seconds = []
     for batch in batches:
-        inputs = with_batch(row, batch)
-        seconds.append(median([once(inputs) for _ in range(RUNS)][WARM_RUNS:]))
+        each = [with_batch(row, batch) for row in rows]
+        seconds.append(fmean(median([once(inputs) for _ in range(RUNS)][WARM_RUNS:]) for inputs in each))
     return Curve(batches, tuple(seconds))
 
 
-def latency_aside(program: Program, row: tuple[Tensor, ...], stage: int, function: LookupFunction) -> AsideLatency:
-    """Measure a lookup that runs in another thread while this one goes on with the network."""
+def latency_aside(
+    program: Program, rows: Sequence[tuple[Tensor, ...]], stage: int, function: LookupFunction
+) -> AsideLatency:
+    """Measure a lookup that runs in another thread while this one goes on with the network; the mean over `rows`."""
     batches = profiled_batches(program.spec.max_batch)
-    known, slower = [], 0.0
+    call = partial(_ask, function, readings(program)[stage])
+    known, slower = [], list[float]()
     with ThreadPoolExecutor(1) as thread:
         for batch in batches:
-            inputs = with_batch(row, batch)
-            found = [_seconds_beside(program, inputs, stage, function, thread) for _ in range(RUNS)][WARM_RUNS:]
-            known.append(median(answer for answer, _ in found))
-            if batch == 1:
-                alone = [time_call(partial(program.run, *inputs)) for _ in range(RUNS)]
-                slower = max(0.0, median(whole for _, whole in found) - median(alone[WARM_RUNS:]))
-    return AsideLatency(Curve(batches, tuple(known)), slower)
+            answered = []
+            for inputs in [with_batch(row, batch) for row in rows]:
+                found = [_seconds_beside(program, inputs, stage, call, thread) for _ in range(RUNS)][WARM_RUNS:]
+                answered.append(median(answer for answer, _ in found))
+                if batch == 1:
+                    alone = [time_call(partial(program.run, *inputs)) for _ in range(RUNS)]
+                    slower.append(median(whole for _, whole in found) - median(alone[WARM_RUNS:]))
+            known.append(fmean(answered))
+    return AsideLatency(Curve(batches, tuple(known)), max(0.0, fmean(slower)))
+
+
+def _ask(function: LookupFunction, read: Reading, activation: Tensor) -> object:
+    return function(read(activation))
 
 
 def _seconds_beside(
-    program: Program, inputs: tuple[Tensor, ...], stage: int, function: LookupFunction, thread: ThreadPoolExecutor
+    program: Program,
+    inputs: tuple[Tensor, ...],
+    stage: int,
+    call: Callable[[Tensor], object],
+    thread: ThreadPoolExecutor,
 ) -> tuple[float, float]:
     """Run the network once with the lookup beside it; return the seconds to its answer and those of the network."""
 
     def ask(activation: Tensor) -> float:
         with torch.inference_mode():
-            function(activation)
+            call(activation)
         return perf_counter()
 
     start = perf_counter()

@@ -1,7 +1,7 @@
 """Runs learned caches while serving: a compiled network behind a stage, and its head. Loaded as data, never as code."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
+from latebind.learned.reading import Reading, Shape, reading
 from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
 from latebind.program.backends import StageFunction, compile_graph, twin
 from latebind.program.device import HOST
@@ -21,9 +22,9 @@ from latebind.repository.tensors import MappedTensors, read_tensors
 
 
 class LookupFunction:
-    """One learned cache as a function: `lookup(activation) -> (answers (B, classes), scores (B,))`, float32.
+    """One learned cache as a function: `lookup(read) -> (answers (B, classes), scores (B,))`, float32.
 
-    Not thread-safe: each thread takes a `twin`.
+    It takes what is read of an activation (`reading.Reading`). Not thread-safe: each thread takes a `twin`.
     """
 
     def __init__(self, features: StageFunction, head: Head) -> None:
@@ -40,9 +41,9 @@ class LookupFunction:
         """Return the same function for another thread, over the same weights."""
         return LookupFunction(twin(self.features), self.head)
 
-    def __call__(self, activation: Tensor) -> tuple[Floats, Floats]:
+    def __call__(self, read: Tensor) -> tuple[Floats, Floats]:
         """Return the predicted answers and their scores."""
-        (features,) = self.features(activation)
+        (features,) = self.features(read)
         return self._answer(features.cpu().numpy())  # heads are small and run on the host
 
 
@@ -50,17 +51,22 @@ class LookupFunction:
 class Lookup:
     """The learned caches behind one stage, tried one after another. Not thread-safe: each thread takes a `twin`.
 
-    `functions` are all of them by name, the quickest first; those that have one of the `thresholds` are in use.
+    `functions` are all of them by name, the quickest first; those that have one of the `thresholds` are in use. `reads`
+    is what they read of an activation; None: all of it.
     """
 
     functions: Mapping[str, LookupFunction]
     thresholds: Mapping[str, float]
+    reads: Reading | None = None
 
-    def __call__(self, activation: Tensor) -> tuple[Floats, NDArray[np.bool_]]:
+    def __call__(self, activation: Tensor, shapes: Sequence[Shape] = ()) -> tuple[Floats, NDArray[np.bool_]]:
         """Return answers `(B, classes) float32`, as the model would output them, and which rows are hits, `(B,) bool`.
 
-        Answers of other rows are below the threshold and are not to be used.
+        Answers of other rows are below the threshold and are not to be used. `shapes` are those that the rows of the
+        activation have themselves, where some are filled up.
         """
+        if self.reads is not None:
+            activation = self.reads(activation, shapes)
         answers, hits = self._ask(self._used[0], activation)
         for name in self._used[1:]:
             missed = np.flatnonzero(~hits)
@@ -72,7 +78,7 @@ class Lookup:
 
     def twin(self) -> "Lookup":
         """Return the same lookup for another thread, over the same weights."""
-        return Lookup({name: function.twin() for name, function in self.functions.items()}, self.thresholds)
+        return replace(self, functions={name: function.twin() for name, function in self.functions.items()})
 
     def with_heads(self, heads: Mapping[str, tuple[Head, float]]) -> "Lookup | None":
         """Return the same lookup with these heads and thresholds by name; None if it has no function of these names."""
@@ -81,7 +87,7 @@ class Lookup:
             if name in functions:
                 functions[name] = LookupFunction(functions[name].features, head)
                 thresholds[name] = threshold
-        return Lookup(functions, thresholds) if thresholds else None
+        return Lookup(functions, thresholds, self.reads) if thresholds else None
 
     @property
     def there(self) -> bool:
@@ -147,7 +153,7 @@ def load_functions(
     directory: ModelDirectory, lookups: Sequence[StoredLookup | SpareLookup], *, backend: str, threads: int
 ) -> dict[str, LookupFunction]:
     """Return learned caches as functions by name, in the order given; raises what `load_lookups` does."""
-    checked = _checked(directory, lookups, read_tensors)
+    checked = _checked(directory, lookups, read_tensors, _readings(directory))
     return {name: compile_lookup_files(files, backend=backend, threads=threads) for name, files in checked.items()}
 
 
@@ -159,28 +165,36 @@ def _by_stage(
 ) -> dict[int, Lookup]:
     """Return the lookups of a model by stage, with what `features` makes of the networks at one stage."""
     caches, found = read_caches(directory), dict[int, Lookup]()
-    if caches is None:
+    if caches is None or not caches.lookups:
         return found
+    reads = _readings(directory)
     for stage in sorted({one.stage for one in caches.lookups}):
-        files = _checked(directory, [one for one in caches.at_hand if one.stage == stage], read)
+        files = _checked(directory, [one for one in caches.at_hand if one.stage == stage], read, reads)
         made = zip(files.items(), features(stage, list(files.values())), strict=True)
         functions = {name: LookupFunction(network, one.head) for (name, one), network in made}
-        found[stage] = Lookup(functions, {one.name: one.threshold for one in caches.lookups if one.stage == stage})
+        thresholds = {one.name: one.threshold for one in caches.lookups if one.stage == stage}
+        found[stage] = Lookup(functions, thresholds, reads[stage] if reads[stage].axes else None)
     return found
+
+
+def _readings(directory: ModelDirectory) -> tuple[Reading, ...]:
+    """Return what is read behind each stage of a model but the last."""
+    model = read_model(directory)
+    return tuple(reading(graph, pads=model.pads) for graph in read_stages(directory, model)[1:])
 
 
 def _checked(
     directory: ModelDirectory,
     lookups: Sequence[StoredLookup | SpareLookup],
     read: Read,
+    reads: Sequence[Reading],
 ) -> dict[str, LookupFiles]:
     """Return the files of learned caches by name, in the order given; raises `RepositoryError` if they do not fit."""
     model = read_model(directory)
-    graphs = read_stages(directory, model)
     found = {}
     for one in lookups:
         files = found[one.name] = read_lookup(directory, one.name, read)
-        if files.graph.inputs[0].shape != graphs[one.stage + 1].inputs[0].shape:
+        if files.graph.inputs[0].shape != reads[one.stage].shape:
             raise RepositoryError(
                 f"{directory.path}: the learned cache {one.name} takes another activation than stage {one.stage} "
                 "yields: build the caches again"

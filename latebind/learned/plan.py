@@ -46,7 +46,8 @@ def plan(
 ) -> list[Candidate]:
     """Return candidates at up to `most` boundaries (0: all), spread evenly over the network's time.
 
-    `stages` are the seconds of each stage at batch 1, `activations` one row `(1, ...)` behind each stage but the last.
+    `stages` are the seconds of each stage at batch 1, `activations` what is read of one row behind each stage but the
+    last, `(1, ...)`.
     A boundary gets the most able network that it affords, or all of `kinds` that take less than a hit saves, since
     slower ones can never pay. A hit saves more at early boundaries, so they afford deeper networks; the last may afford
     none.
@@ -63,7 +64,7 @@ def plan(
         saved = sum(stages[stage + 1 :])
         limits = {
             kind: saved * (1.0 if kinds else AFFORDABLE.get(kind, USUALLY_AFFORDABLE))
-            for kind in kinds_for(shape, kinds)
+            for kind in kinds_for(shape, kinds, sized=bool(program.spec.dims))
         }
         affordable = _affordable(program, stage, activation, limits)
         some = list(affordable if kinds else islice(affordable, 1))

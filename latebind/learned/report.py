@@ -1,10 +1,16 @@
 """The report of a build of learned caches, as rows to print. It only formats: nothing is measured here."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from latebind.learned.promise import over
 from latebind.learned.stored import Accuracy, StoredCaches, StoredLookup
 from latebind.repository.directory import ModelDirectory
+
+QUARTERS = 4  # of the lengths of samples, of which reports tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +32,36 @@ class TriedLookup:
 
 
 @dataclass(frozen=True, slots=True)
+class OfLength:
+    """What became of the held-out `samples` of some lengths: the share that `left` early, and that answered alike."""
+
+    lengths: str
+    samples: int
+    left: float
+    fidelity: float
+    seconds_without: float
+    seconds_with: float
+
+
+def by_length(lengths: NDArray[np.int64], parts: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    """Yield about so many parts, from the shortest on: in words, and which they are. Equal lengths are in one part."""
+    edges = np.unique(lengths)
+    if len(edges) > parts:
+        edges = np.unique(np.quantile(lengths, np.linspace(0, 1, parts + 1)[1:], method="inverted_cdf"))
+    of = np.searchsorted(edges, lengths)
+    for number in range(len(edges)):
+        here = of == number
+        least, most = int(lengths[here].min()), int(lengths[here].max())
+        yield (f"{least} to {most}" if least < most else str(most)), here
+
+
+@dataclass(frozen=True, slots=True)
 class CacheReport:
-    """The result of a build or a calibration. Seconds are at batch 1.
+    """The result of a build or a calibration. Seconds are at batch 1, the mean over lengths where samples differ in it.
 
     `caches` is what was written into the `directory`. `warning` is empty, or says why there are fewer exits than asked
     for. `notes` say which networks were reused, and which learned from fewer rows than given. `right` is the accuracy
-    of the network itself, if the samples had labels.
+    of the network itself, if the samples had labels. `by_length` tells of quarters of the samples, where these differ.
     """
 
     directory: ModelDirectory
@@ -42,6 +72,7 @@ class CacheReport:
     warning: str = ""
     notes: tuple[str, ...] = ()
     right: Accuracy | None = None
+    by_length: tuple[OfLength, ...] = ()
 
     def variants(self) -> list[dict[str, object]]:
         """Return all explored lookups as rows of a table (GATI, section 4.1), each by itself, at the target."""
@@ -81,6 +112,7 @@ class CacheReport:
                     f"confidence at least {caches.lower:.4f}{over(caches.answers)} (target {caches.target:g})",
                 )
             )
+        lines += [(f"length {one.lengths}", _of_length(one)) for one in self.by_length]
         if self.right is not None:
             lines.append(
                 ("accuracy", f"{self.right.share:.4f} on {self.right.samples} held-out samples, without lookups")
@@ -89,6 +121,14 @@ class CacheReport:
         if self.warning:
             lines.append(("warning", self.warning))
         return lines
+
+
+def _of_length(one: OfLength) -> str:
+    return (
+        f"{one.seconds_with * 1e3:.2f} ms instead of {one.seconds_without * 1e3:.2f} ms, "
+        f"{one.seconds_without / one.seconds_with:.2f} times less; {one.left:.1%} leave early, fidelity "
+        f"{one.fidelity:.4f} on {one.samples} samples"
+    )
 
 
 def _line(tried: TriedLookup, chosen: StoredLookup | None) -> str:

@@ -6,6 +6,7 @@ largest value. A regressor and an embedding may end in a linear layer of many co
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.sizes import Dim
 from latebind.program.graph import Graph
 from latebind.program.stored import read_graph, read_model
 from latebind.repository.directory import ModelDirectory
@@ -22,56 +24,95 @@ CHOOSE_SHARE = 0.3  # of the calibration rows choose the thresholds; the others 
 
 SOFTMAX = ("aten._softmax.default", "aten._log_softmax.default")
 
+REAL = 64  # rows of one size on which a build compares, where rows differ
+
 RowNumbers = NDArray[np.int64]
+Rows = Tensor | Sequence[Tensor]  # (N, ...), or each row by itself where they differ in size
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
     """Rows of model inputs.
 
-    `inputs` are tensors `(N, ...)` by name or in the order of the model's inputs. `labels` `(N,) int64` are the true
-    classes. `worlds` `(N,) int64` number the conditions that rows were taken under (kinds of hardness, places, days).
-    Rows for calibration count as independent draws: a world should have one row of each thing seen, not ten views.
+    `inputs` are tensors `(N, ...)` by name or in the order of the model's inputs; where rows differ in size, one is a
+    sequence of N tensors without the batch dimension. `labels` `(N,) int64` are the true classes. `worlds` `(N,) int64`
+    number the conditions that rows were taken under (kinds of hardness, places, days). Rows for calibration count as
+    independent draws: a world should have one row of each thing seen, not ten views.
+
+    `lengths` `(N,) int64`, which `ordered` finds, are the products of the named dimensions; None where there are none.
     """
 
-    inputs: tuple[Tensor, ...] | dict[str, Tensor]
+    inputs: tuple[Rows, ...] | Mapping[str, Rows]
     labels: Tensor | None = None
     worlds: Tensor | None = None
+    lengths: Tensor | None = None
 
     def __len__(self) -> int:
         tensors = tuple(self.inputs.values()) if isinstance(self.inputs, Mapping) else self.inputs
         return len(tensors[0]) if tensors else 0
 
-    def ordered(self, specs: tuple[TensorSpec, ...]) -> "Samples":
-        """Return the same rows with inputs as a tuple in the model's order.
+    def ordered(self, specs: tuple[TensorSpec, ...], dims: tuple[Dim, ...] = ()) -> "Samples":
+        """Return the same rows with inputs as a tuple in the order of the model's, which may have named dimensions.
 
         Raises `ConfigError` if they are not what the model takes, hold NaN, or the numbers of rows differ.
         """
-        tensors = self._in_order(specs)
-        for tensor, spec in zip(tensors, specs, strict=True):
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            if tuple(tensor.shape[1:]) != spec.shape or dtype != spec.dtype:
+        given = self._in_order(specs)
+        parts = tuple(_rows_of(part, spec) for part, spec in zip(given, specs, strict=True))
+        for part, spec in zip(parts, specs, strict=True):
+            shape = tuple(part.shape[1:]) if isinstance(part, Tensor) else spec.shape  # else `_lengths` looks at each
+            each = [part] if isinstance(part, Tensor) else part
+            dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in each}
+            if shape != spec.shape or dtypes - {spec.dtype}:
                 raise ConfigError(
-                    f"samples for {spec.name!r} are {tuple(tensor.shape[1:])} {dtype}, "
+                    f"samples for {spec.name!r} are {shape} {', '.join(sorted(dtypes))}, "
                     f"the model takes {spec.shape} {spec.dtype}: give rows as the model takes them"
                 )
-            if tensor.is_floating_point() and (bad := int(tensor.isnan().reshape(len(tensor), -1).any(dim=1).sum())):
+            if spec.dtype.startswith("float") and (bad := _rows_with_nan(part)):
                 raise ConfigError(
-                    f"samples for {spec.name!r} hold NaN in {bad} of {len(tensor)} rows, from which nothing can be "
+                    f"samples for {spec.name!r} hold NaN in {bad} of {len(part)} rows, from which nothing can be "
                     "learned or calibrated: leave these rows out"
                 )
         beside = [part for part in (self.labels, self.worlds) if part is not None]
-        if len({len(part) for part in (*tensors, *beside)}) != 1:
+        if len({len(part) for part in (*parts, *beside)}) != 1:
             raise ConfigError("inputs, labels and worlds of the samples have different numbers of rows")
-        return Samples(tensors, self.labels, self.worlds)
+        return Samples(parts, self.labels, self.worlds, _lengths(parts, specs, dims) if dims else None)
 
     def take(self, rows: Tensor) -> "Samples":
         """Return these rows, by number, as a new object."""
-        labels = self.labels[rows] if self.labels is not None else None
-        worlds = self.worlds[rows] if self.worlds is not None else None
-        if isinstance(self.inputs, dict):
-            return Samples({name: tensor[rows] for name, tensor in self.inputs.items()}, labels, worlds)
-        return Samples(tuple(tensor[rows] for tensor in self.inputs), labels, worlds)
+        labels, worlds, lengths = (None if part is None else part[rows] for part in self._beside)
+        if isinstance(self.inputs, Mapping):
+            return Samples({name: _some(part, rows) for name, part in self.inputs.items()}, labels, worlds, lengths)
+        return Samples(tuple(_some(part, rows) for part in self.inputs), labels, worlds, lengths)
+
+    def batch(self, rows: Tensor | slice) -> tuple[Tensor, ...]:
+        """Return these rows, which must have one size, as the inputs of one call; they must be `ordered`."""
+        assert isinstance(self.inputs, tuple)
+        some = (_some(part, rows) for part in self.inputs)
+        return tuple(part.contiguous() if isinstance(part, Tensor) else torch.stack(list(part)) for part in some)
+
+    def of_one_size(self, rows: Sequence[int]) -> list[Tensor]:
+        """Return the places of these rows among them, those of one size together, in the order of the first ones."""
+        assert isinstance(self.inputs, tuple)
+        sized = [part for part in self.inputs if not isinstance(part, Tensor)]
+        found: dict[tuple[torch.Size, ...], list[int]] = {}
+        for place, row in enumerate(rows):
+            found.setdefault(tuple([part[row].shape for part in sized]), []).append(place)
+        return [torch.tensor(places) for places in found.values()]
+
+    def typical(self) -> tuple[Tensor, ...]:
+        """Return all rows as the inputs of one call; where they differ in size, some of that of the median length."""
+        if self.lengths is None:
+            return self.batch(slice(None))
+        (middle,) = self.at_quantiles((0.5,))
+        return next(self.batch(rows[:REAL]) for rows in self.of_one_size(range(len(self))) if middle in rows)
+
+    def at_quantiles(self, quantiles: Sequence[float]) -> list[int]:
+        """Return rows that are at these places by length, one for each length; the first row where all are alike."""
+        if self.lengths is None:
+            return [0]
+        order = self.lengths.argsort(stable=True)
+        places = [round(quantile * (len(order) - 1)) for quantile in quantiles]
+        return list({int(self.lengths[row]): row for row in order[places].tolist()}.values())
 
     def halves(self, seed: int = 0) -> tuple["Samples", "Samples"]:
         """Return two halves of the rows, which are drawn: to train on and to calibrate on."""
@@ -79,7 +120,11 @@ class Samples:
         fit, calibrate = (self.take(part) for part in order.tensor_split(2))
         return fit, calibrate
 
-    def _in_order(self, specs: tuple[TensorSpec, ...]) -> tuple[Tensor, ...]:
+    @property
+    def _beside(self) -> tuple[Tensor | None, ...]:
+        return self.labels, self.worlds, self.lengths
+
+    def _in_order(self, specs: tuple[TensorSpec, ...]) -> tuple[Rows, ...]:
         if not isinstance(self.inputs, Mapping):
             if len(self.inputs) != len(specs):
                 raise ConfigError(f"the model takes {len(specs)} inputs, the samples have {len(self.inputs)}")
@@ -92,6 +137,53 @@ class Samples:
                 f"the model takes the inputs {wanted}, the samples have {have}: name them as the model does"
             )
         return tuple(self.inputs[spec.name] for spec in specs)
+
+
+def _rows_of(part: Rows, spec: TensorSpec) -> Rows:
+    """Return rows as the model's input has them: a tensor, or, where they may differ in size, each by itself."""
+    if spec.sizes:
+        return [torch.as_tensor(row) for row in part]
+    try:
+        return whole(part)
+    except RuntimeError:
+        raise ConfigError(
+            f"samples for {spec.name!r} differ in size, the model takes {spec.shape}: declare what may vary (--dim, or "
+            "dims= in Python)"
+        ) from None
+
+
+def whole(part: Rows) -> Tensor:
+    """Return rows as one tensor; raises `RuntimeError` where they differ in size."""
+    return part if isinstance(part, Tensor) else torch.stack([torch.as_tensor(row) for row in part])
+
+
+def _some(part: Rows, rows: Tensor | slice) -> Rows:
+    if isinstance(part, Tensor):
+        return part[rows]
+    return part[rows] if isinstance(rows, slice) else [part[row] for row in rows.tolist()]
+
+
+def _rows_with_nan(part: Rows) -> int:
+    if isinstance(part, Tensor):
+        return int(part.isnan().reshape(len(part), -1).any(dim=1).sum())
+    return sum(bool(row.isnan().any()) for row in part)
+
+
+def _lengths(parts: tuple[Rows, ...], specs: tuple[TensorSpec, ...], dims: tuple[Dim, ...]) -> Tensor:
+    """Return the length of each row. Raises `ConfigError` for a row of a size that is not allowed."""
+    model = ModelSpec("", "1", specs, (), 1, 1, dims=dims)
+    known: dict[tuple[torch.Size, ...], int] = {}
+    found = []
+    for number, row in enumerate(zip(*parts, strict=True)):
+        shapes = tuple([tensor.shape for tensor in row])
+        if shapes not in known:
+            try:
+                own = model.dims_of({spec.name: shape for spec, shape in zip(specs, shapes, strict=True)})
+            except ValueError as error:
+                raise ConfigError(f"row {number} of the samples: {error}") from None
+            known[shapes] = prod(own.values())
+        found.append(known[shapes])
+    return torch.tensor(found)
 
 
 def check_classifier(spec: ModelSpec) -> None:
@@ -114,7 +206,7 @@ def checked(samples: Samples, spec: ModelSpec) -> Samples:
 
     Raises `ConfigError` if there are none, if they do not fit the model, and for labels that are no classes.
     """
-    ordered = samples.ordered(spec.inputs)
+    ordered = samples.ordered(spec.inputs, spec.dims)
     classes = spec.outputs[0].shape[0]
     if len(ordered) == 0:
         raise ConfigError("there are no samples: give rows to fit and to calibrate")

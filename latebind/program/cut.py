@@ -339,3 +339,39 @@ def join_by_seconds(points: Sequence[int], seconds: Sequence[float], stages: int
         for part in range(1, stages)
     }
     return tuple(points[place] for place in sorted(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What an activation carries: the numbers of a word behind the first `width`, and which of these are `masks`.
+
+    A mask is true or false of each word, and 0 for one that is filled up.
+    """
+
+    width: int
+    every: tuple[int, ...]
+    masks: tuple[int, ...]
+
+
+def carried_in(graph: Graph) -> Carried | None:
+    """Return what the activation carries that a stage takes as its only input; None for nothing."""
+    (taken,) = graph.inputs
+    last, width, places = len(taken.shape), 0, dict[str, int]()
+    for node in graph.nodes:
+        match node.op, node.args:
+            case "aten.slice.Tensor", (Value(name), axis, 0, int(end)) if name == taken.name and axis == last:
+                width = end
+            case "aten.select.int", (Value(name), axis, int(place)) if name == taken.name and axis == last:
+                places[node.name] = place
+            case _ if taken.name in node.values() and size_read(node, graph.types()) is None:
+                return None  # it is read as it is
+    carried = [place for place in places.values() if place >= width]
+    if not width or len(carried) != taken.shape[-1] - width:
+        return None
+    compared = {
+        node.args[0].name
+        for node in graph.nodes
+        if node.op in {"aten.eq.Scalar", "aten.ne.Scalar"} and isinstance(node.args[0], Value) and node.args[1] == 0
+    }
+    masks = [place for name, place in places.items() if name in compared]
+    return Carried(width, tuple(sorted(carried)), tuple(sorted(masks)))

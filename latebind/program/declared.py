@@ -24,7 +24,6 @@ class Declared(NamedTuple):
 
 
 NOTHING = Declared()
-ONE_SIZE = "learned caches are trained on rows of one size"
 
 
 def declared(dims: Mapping[str, Dim], sizes: Mapping[str, Sequence[Size]]) -> Declared:

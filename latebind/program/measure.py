@@ -102,12 +102,14 @@ def profile_stages(
     *,
     specs: Sequence[TensorSpec] = (),
     dims: Sequence[Dim] = (),
+    over: Sequence[dict[str, int]] = (),
 ) -> tuple[Grid, ...]:
     """Return each stage's latency over `batches`; `inputs` are example rows of the model, repeated as needed.
 
     Where there are named dimensions `dims`, in which `specs` say the sizes of inputs, it is also over lengths from the
-    least to the most. Those take turns, as when served: OpenVINO takes up to a fifth longer where the last batch had
-    another length. Batches that would take long are left out, but for one row.
+    least to the most, or over the sizes `over`, by ascending length. Those take turns, as when served: OpenVINO takes
+    up to a fifth longer where the last batch had another length. Batches that would take long are left out, but for one
+    row.
 
     Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
     """
@@ -119,7 +121,7 @@ def profile_stages(
             seconds.append(took)
         return seconds
 
-    sizes = profiled_sizes(dims)
+    sizes = over or profiled_sizes(dims)
     found: list[list[list[float]]] = [[] for _ in sizes]  # by length and batch: the seconds of each stage
     for batch in batches:
         taken = [place for place, each in enumerate(found) if not (dims and each and sum(each[-1]) > MOST_SECONDS)]

@@ -61,10 +61,9 @@ def compare(
     base: CachedModel, smaller: CachedModel | None, ranges: Samples, samples: Samples, plan: Plan, *, tell: Progress
 ) -> Standings:
     """Measure the base model and every method on the same rows. `ranges` are rows for eight bits alone."""
-    assert isinstance(ranges.inputs, tuple)
     if smaller is not None and smaller.program.spec.inputs != base.program.spec.inputs:
         raise ConfigError(f"{smaller.name} takes other inputs than {base.name}: name a model of the same")
-    methods = _methods(base, smaller, ranges.inputs)
+    methods = _methods(base, smaller, ranges.batch(slice(None)))
     tell("what the base model says", 0.0)
     says = answers_of(base.whole(), samples).ends
     contenders = [Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)]

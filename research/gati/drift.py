@@ -102,7 +102,7 @@ def run(
     found, labels = list[Trial](), subject.labels
     rows = {
         bright: {name: torch.from_numpy(array) for name, array in some.items()}
-        for bright, some in ((False, subject.inputs), (True, brighter(subject.inputs, by)))
+        for bright, some in ((False, subject.arrays), (True, brighter(subject.arrays, by)))
     }
     order = np.random.default_rng(seed).permutation(len(labels))
     held, sent = np.split(order, [round(CALIBRATE_SHARE * len(labels))])
@@ -120,7 +120,9 @@ def run(
             progress(f"trial {number + 1} of {2 * trials}", number / (2 * trials))
             config = AdaptationConfig(on=True, sample=sample, folder=f"{folder}/adapted-{number}")
             adapter = Adapter(ModelDirectory.open(copy.path), config, threads=1, backend=None)
-            looked = looked or {bright: adapter.look(some) for bright, some in rows.items()}
+            looked = looked or {
+                bright: adapter.look(Samples(dict(some)).ordered(adapter.spec.inputs)) for bright, some in rows.items()
+            }
             random = np.random.default_rng(seed + number)
             street = _Street(adapter, rows, looked=looked, random=random, sample=sample)
             found.append(street.trial(("mix", "brightness")[number % 2], labels, sent, settle, after))

@@ -119,9 +119,9 @@ def answers_of(route: Route, samples: Samples) -> Answers:
     exits = len(route.exits)
     scores, classes = np.empty((exits, len(samples))), np.empty((exits, len(samples)), dtype=np.int64)
     ends = np.empty(len(samples), dtype=np.int64)
-    for start, batch in batches(samples):
+    for places, batch in batches(samples):
         passed, k = batch, 0
-        rows = slice(start, start + len(batch[0]))
+        rows = places if isinstance(places, slice) else places.numpy()
         for piece in route.pieces:
             if isinstance(piece, Stage):
                 passed = piece.run(*(batch if piece.again else passed))
@@ -135,11 +135,7 @@ def answers_of(route: Route, samples: Samples) -> Answers:
 
 def costs_of(route: Route, samples: Samples) -> Costs:
     """Return median seconds of each piece at batch 1, in its place: between the others, not in a loop of its own."""
-    assert isinstance(samples.inputs, tuple)
-    runs = [
-        _seconds(route, tuple(t[i : i + 1].contiguous() for t in samples.inputs))
-        for i in np.arange(RUNS + WARM_RUNS) % len(samples)
-    ]
+    runs = [_seconds(route, samples.batch(slice(i, i + 1))) for i in np.arange(RUNS + WARM_RUNS) % len(samples)]
     seconds = [median(each) for each in zip(*runs[WARM_RUNS:], strict=True)]
     segments, lookups = [0.0], []
     for piece, took in zip(route.pieces, seconds, strict=True):
@@ -259,7 +255,7 @@ def run(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, tell: 
     for fold, (choose, show, measured) in enumerate(plan.parts(len(samples))):
         tell(f"calibrating for fold {fold + 1} of {plan.folds}", fold / plan.folds)
         routes = {one.name: one.route.with_thresholds(one.thresholds(choose, show)) for one in contenders}
-        inputs = [tuple(t[i : i + 1].contiguous() for t in samples.inputs) for i in measured]
+        inputs = [samples.batch(slice(i, i + 1)) for i in measured]
         tell(f"running fold {fold + 1} of {plan.folds}", (fold + 0.3) / plan.folds)
         raced = race(list(dict.fromkeys(routes.values())), inputs, random)
         for name, route in routes.items():

@@ -15,6 +15,7 @@ from latebind.adaptation.retrain import Material, Prior
 from latebind.adaptation.traffic import Sample
 from latebind.domain.config import AdaptationConfig
 from latebind.learned.promise import Promise, fidelity_bound
+from latebind.learned.samples import Samples
 from latebind.learned.stored import HELD_OUT, read_caches, read_rows
 from latebind.repository.directory import ModelDirectory
 from tests.digits import Built, earlier
@@ -139,7 +140,7 @@ def test_what_is_published_leaves_the_versions_that_may_be_used(
 def test_samples_with_nan_are_neither_lessons_nor_compared(built: Built, tmp_path: Path) -> None:
     found = adapter(built, tmp_path)
     good = built.unseen[:1]
-    answer = int(found.look((good,)).answers.argmax())
+    answer = int(found.look(Samples((good,))).answers.argmax())
     for worth in (float("nan"), float("inf")):
         bad = good.clone()
         bad[0, 0, 3, 3] = worth

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from latebind.adaptation.traffic import FEWEST_KNOWN, Familiar, Kept, Sample, Window, looks
 from latebind.learned.head import Head
+from latebind.learned.samples import Samples
 from latebind.learned.stored import Rows
 
 CLASSES = 3
@@ -42,7 +43,7 @@ def pictures(count: int, answer: int, seed: int, *, brighter: float = 0.0) -> Te
     """Looks of pictures of which each class has its own brightness."""
     noise = torch.randn(count, 3, 8, 8, generator=torch.Generator().manual_seed(seed))
     shade = torch.randn(count, 1, 1, 1, generator=torch.Generator().manual_seed(seed + 1)) * 0.5
-    return looks([noise + shade + 0.2 * answer + brighter])
+    return looks(Samples((noise + shade + 0.2 * answer + brighter,)))
 
 
 def learned() -> Familiar:

@@ -10,6 +10,7 @@ from latebind.bench import exits
 from latebind.bench.subject import Folds, Setting, Subject, answerable
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import Promise
+from latebind.learned.samples import whole
 from latebind.learned.stored import HELD_OUT, read_caches, read_rows
 from latebind.repository.directory import ModelDirectory
 from research.gati.locality import calibrations
@@ -21,7 +22,7 @@ ROWS = 240
 def subject(repository: Path, given: Built, rows: int = ROWS) -> Subject:
     assert isinstance(given.calibrate.inputs, dict)
     assert given.calibrate.labels is not None
-    images = given.calibrate.inputs["image"][:rows].numpy()
+    images = whole(given.calibrate.inputs["image"])[:rows].numpy()
     return Subject(repository, "digits", {"image": images}, given.calibrate.labels[:rows].numpy())
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.cli.sources import example_inputs, load_rows
+from latebind.cli.sources import example_inputs, load_rows, load_samples, load_sized_rows
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import TensorSpec
 from latebind.domain.sizes import Dim
 from latebind.learned.samples import Samples
 
@@ -92,3 +93,55 @@ def test_rows_to_send_of_which_some_lack_an_input_or_a_label_are_refused(other: 
     np.savez(file, **arrays)
     with pytest.raises(ConfigError, match="different numbers of rows"):
         load_rows(str(file), None)
+
+
+TEXTS = (TensorSpec("ids", "int64", (9,), sizes=("L",)), TensorSpec("scores", "float32", (3, 9), sizes=(3, "L")))
+
+
+def test_rows_of_a_file_are_cut_to_the_sizes_that_it_tells(tmp_path: Path) -> None:
+    file, lengths = tmp_path / "rows.npz", np.array([2, 5, 1, 5])
+    ids, scores = np.arange(20).reshape(4, 5), np.arange(60, dtype=np.float32).reshape(4, 3, 5)
+    np.savez(file, ids=ids, scores=scores, L=lengths, labels=np.arange(4))
+    inputs, labels = load_sized_rows(str(file), None, TEXTS)
+    assert labels is not None
+    assert set(inputs) == {"ids", "scores"}
+    assert [row.tolist() for row in inputs["ids"]] == [[0, 1], [5, 6, 7, 8, 9], [10], [15, 16, 17, 18, 19]]
+    assert [row.shape for row in inputs["scores"]] == [(3, 2), (3, 5), (3, 1), (3, 5)]
+    fit, calibrate = load_samples(str(file), None, seed=0, inputs=TEXTS)
+    both = [part.ordered(TEXTS, (Dim("L", 1, 9),)) for part in (fit, calibrate)]
+    found = {int(label): int(length) for part in both for label, length in zip(*told(part), strict=True)}
+    assert found == dict(enumerate(lengths.tolist()))
+
+
+def told(part: Samples) -> tuple[torch.Tensor, torch.Tensor]:
+    assert part.labels is not None
+    assert part.lengths is not None
+    return part.labels, part.lengths
+
+
+def test_rows_of_a_file_that_tells_no_sizes_are_as_long_as_its_arrays(tmp_path: Path) -> None:
+    file = tmp_path / "rows.npz"
+    np.savez(file, ids=np.zeros((4, 5), np.int64), scores=np.zeros((4, 3, 5), np.float32))
+    fit, _ = load_samples(str(file), None, seed=0, inputs=TEXTS)
+    assert fit.ordered(TEXTS, (Dim("L", 1, 9),)).lengths is not None
+    inputs, _ = load_sized_rows(str(file), None, TEXTS)
+    assert np.shape(inputs["ids"]) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        (np.array([2.0, 3.0]), "L must have one whole number for each row, its size"),
+        (np.ones((2, 1), np.int64), "L must have one whole number for each row, its size"),
+        (np.array([2, 6]), r"ids has shape \[2, 5\], and L says that rows are 2 to 6 long: save each row filled up"),
+        (np.array([0, 5]), "L says that rows are 0 to 5 long"),
+        (np.array([2, 3, 4]), "different numbers of rows"),
+    ],
+)
+def test_sizes_that_the_rows_of_a_file_cannot_have_are_refused(
+    lengths: np.ndarray[Any, Any], said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.npz"
+    np.savez(file, ids=np.zeros((2, 5), np.int64), L=lengths)
+    with pytest.raises(ConfigError, match=said):
+        load_sized_rows(str(file), None, TEXTS)

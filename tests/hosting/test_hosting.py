@@ -92,8 +92,6 @@ def test_rows_of_any_length_are_answered_as_the_module_answers_them(tmp_path: Pa
     for dims, count in (([{1: theirs}] * 2, 1), ([(None, theirs)] * 2, 1), ((), 2)):
         build_once(module, rows, tmp_path, backends=("eager",), dims=dims)
         assert len([path for path in (tmp_path / "tagger").iterdir() if path.name.isdecimal()]) == count
-    with pytest.raises(ConfigError, match="leave out either samples or dims"):
-        build_once(module, rows, tmp_path, dims=[{1: ours}] * 2, samples=rows)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from latebind.learned.head import Head, Selector
 from latebind.learned.latency import AsideLatency
 from latebind.learned.lookup import load_functions, load_lookups
 from latebind.learned.promise import Promise
-from latebind.learned.samples import Samples
+from latebind.learned.samples import Samples, whole
 from latebind.learned.stored import (
     ACCURACY,
     HELD_OUT,
@@ -205,7 +205,7 @@ def test_calibrating_again_moves_thresholds_and_trains_nothing(built: Built, tmp
     directory = ModelDirectory.open(tmp_path / "copy")
     before = {name: directory.read(name) for name in directory.names(CACHES) if weights(name)}
     assert isinstance(built.calibrate.inputs, dict)
-    images = built.calibrate.inputs["image"]
+    images = whole(built.calibrate.inputs["image"])
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(0))
     report = recalibrate(directory, Samples({"image": torch.cat([images, noise])}), fidelity=0.9, confidence=0.9)
     assert sum(one.hit_rate for one in report.caches.lookups) < 0.95 * sum(
@@ -253,7 +253,7 @@ def share_right(directory: ModelDirectory, known: Samples) -> float:
     """What one run over all rows gives, without anything that was built for lookups."""
     assert isinstance(known.inputs, dict)
     assert known.labels is not None
-    (answers,) = load_program(directory).run(known.inputs["image"])
+    (answers,) = load_program(directory).run(whole(known.inputs["image"]))
     return float(answers.argmax(dim=1).eq(known.labels).double().mean())
 
 

@@ -9,6 +9,7 @@ import pytest
 from examples.cifar10.model import MEAN, STD
 from examples.cifar10.video import frames
 from latebind.domain.errors import ConfigError
+from latebind.learned.samples import whole
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def clip(tmp_path: Path) -> Path:
 def brightness(clip: Path, **options: str) -> list[int]:
     inputs = frames(data=str(clip), **options).inputs
     assert isinstance(inputs, dict)
-    rows = inputs["image"]
+    rows = whole(inputs["image"])
     assert rows.shape[1:] == (3, 32, 32)
     red = rows[:, 0].mean(dim=(1, 2)) * STD[0] + MEAN[0]
     return [round(float(value) * 255) for value in red]

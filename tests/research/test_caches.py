@@ -16,6 +16,7 @@ from latebind.bench.statistics import Interval
 from latebind.learned.compose import Costs, Seen
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, checked
+from latebind.learned.samples import whole as tensor
 from research.__main__ import app
 from research.gati.baselines import (
     RANGE_ROWS,
@@ -269,7 +270,7 @@ def test_a_part_that_is_broken_off_keeps_the_figures_of_the_parts_before(
     assert isinstance(rows.inputs, dict)
     assert rows.labels is not None
     data, figures, page = tmp_path / "rows.npz", tmp_path / "figures.json", tmp_path / "page.html"
-    np.savez(data, image=rows.inputs["image"].numpy(), labels=rows.labels.numpy())
+    np.savez(data, image=tensor(rows.inputs["image"]).numpy(), labels=rows.labels.numpy())
     words = [str(built.directory.path.parent.parent), "--model", "digits", "--data", str(data)]
     told = CliRunner().invoke(app, ["caches", *words, "--folds", "2"])
     assert told.exit_code == 2

@@ -71,7 +71,7 @@ def test_ratios_are_medians_of_rounds_and_count_who_was_answered() -> None:
 @pytest.mark.parametrize("model", ["chain", "backwards"])
 def test_live_and_simulated_hold_the_same_requests(models: Path, model: str) -> None:
     asked, plan = subject_of(models, model), Plan(load=0.3, rounds=1, blocks=1, deadline=1000.0)
-    (found,) = visited({model: asked.path}, ["late"], {model: Rows(asked.inputs)}, plan, Setting(), quiet)
+    (found,) = visited({model: asked.path}, ["late"], {model: Rows(asked.arrays)}, plan, Setting(), quiet)
     ((live,), (would,)) = found.live, found.simulated
     assert len(live) == len(would) > 0
     assert np.isfinite(live).all()

@@ -44,11 +44,14 @@ def exits(
     requests = len(found.on.answers)
     show(f"{subject.model}: {requests} requests a side, closed loop, batch 1, seed {seed}", found.rows())
     show("where they left, exits on", found.exit_rows())
+    if found.lengths is not None:
+        show("by length", found.gain_rows())
     console.print(f"mean off / mean on   {gain}")
     console.print(f"answers bit for bit  {'identical' if found.identical else 'different'}")
     figures = {"gain": gain, "fidelity": found.fidelity, "left_at": found.on.left_at, "identical": found.identical}
     seconds = {"seconds_on": found.on.seconds.tolist(), "seconds_off": found.off.seconds.tolist()}
-    save(json_file, {**figures, **seconds, "sides": found.rows(), "exits": found.exit_rows()})
+    tables = {"sides": found.rows(), "exits": found.exit_rows(), "lengths": found.gain_rows()}
+    save(json_file, {**figures, **seconds, **tables})
 
 
 def load(

@@ -8,8 +8,11 @@ import typer
 
 from latebind.bench import subject as bench
 from latebind.cli.options import DataOption
-from latebind.cli.sources import load_rows
+from latebind.cli.sources import load_sized_rows
 from latebind.domain.errors import ConfigError
+from latebind.program.stored import read_model
+from latebind.repository.directory import ModelDirectory
+from latebind.repository.listing import find_models
 
 Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
 Model = Annotated[str, typer.Option(help="The name of the model in the folder.")]
@@ -52,7 +55,8 @@ class Subject:
         """Return the model with its rows, and with labels if there are any. Raises `ConfigError`."""
         if self.data is None:
             raise ConfigError("there are no rows to send: give --data")
-        return bench.Subject(self.repository, self.model, *load_rows(self.data, self.data_option))
+        model = read_model(ModelDirectory.open(*find_models(self.repository, [self.model])))
+        return bench.Subject(self.repository, self.model, *load_sized_rows(self.data, self.data_option, model.inputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

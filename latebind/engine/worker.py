@@ -24,6 +24,7 @@ from latebind.engine.slots import Shape, Shapes, SizedSlots, Sizes, SlotMemory, 
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup
+from latebind.program.backends import run_rows
 from latebind.program.pieces import NotResident
 from latebind.program.program import Program
 from latebind.sequence.program import Decoding, SequenceProgram
@@ -358,11 +359,7 @@ class Worker:
                 slots = dict(zip(action.requests, action.slots, strict=True))
                 left = tuple([slots[request] for request in batch.requests])
                 action = msgspec.structs.replace(action, requests=batch.requests, slots=left)
-        if sized is not None and sized.spec.one_size and len(set(batch.sizes)) > 1:
-            raise ValueError(
-                f"rows of {action.model} with sizes {set(batch.sizes)} ran together: its rows need one size"
-            )
-        results = stages[action.stage](*batch.tensors)
+        results = stages[action.stage](*batch.tensors) if sized is None else self._of_sizes(action, batch)
         if action.stage + 1 == len(stages):
             self._end(action, results, batch.sizes)
             return StageDone(action.worker)
@@ -388,6 +385,15 @@ class Worker:
             seconds = time.monotonic() - begun
             self._activations.keep(output)  # not before: if the lookup raises, the stage runs again from its inputs
         return StageDone(action.worker, exited, seconds)
+
+    def _of_sizes(self, action: Run, batch: Batch) -> tuple[Tensor, ...]:
+        """Return what a stage makes of rows whose sizes may differ."""
+        stage, sizes = self._chains[action.model].stages[action.stage], set(batch.sizes)
+        if len(sizes) == 1:
+            return stage(*batch.tensors)
+        if self._models[action.model].spec.one_size:
+            raise ValueError(f"rows of {action.model} with sizes {sizes} ran together: its rows need one size")
+        return run_rows(stage, [length for (length,) in batch.sizes], batch.tensors)
 
     def _read(self, sized: SizedSlots, action: Run) -> Batch:
         """Return the inputs of requests whose rows differ in size."""

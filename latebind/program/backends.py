@@ -31,7 +31,8 @@ class CompileOptions:
     It runs on `threads` threads, mostly with the given batch `sizes`, on `device`, where its inputs, outputs and
     weights are. `streams` of its twins may run at the same time; if more are called, they may wait for each other.
     Twins share weights unless each is to have `copies`. If `frugal`, it gives back what a batch took as soon as that
-    has run, but for the outputs: only as many batches then have such memory as run.
+    has run, but for the outputs: only as many batches then have such memory as run. If it `packs`, rows of different
+    lengths run without their padding, as far as they can (`packing`).
     """
 
     threads: int
@@ -40,6 +41,7 @@ class CompileOptions:
     streams: int = 1
     copies: bool = False
     frugal: bool = False
+    packs: bool = False
 
 
 class Backend:
@@ -50,6 +52,7 @@ class Backend:
     compiles = False  # making a stage takes time and memory
     copies_weights = False  # they are not read again once a stage is made
     quick = True  # compiles a graph of a thousand operators in seconds, as encoders of sequence models may have
+    packs = False  # runs rows of different lengths without their padding
 
     def unavailable(self, device: str = HOST.type) -> str | None:
         """Return why this backend cannot be used on this machine and kind of device, and what to do; or None."""
@@ -119,6 +122,7 @@ class Use(TypedDict, total=False):
     streams: int
     copies: bool
     frugal: bool
+    packs: bool
 
 
 def compile_graph(
@@ -162,8 +166,16 @@ def twin(stage: StageFunction) -> StageFunction:
     return stage if other is None else other()
 
 
-def run_chain(stages: Sequence[StageFunction], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return the outputs of the last stage."""
+def run_rows(stage: StageFunction, lengths: Sequence[int], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the outputs of a stage for rows of these lengths, filled up to the longest; some skip the padding."""
+    of_lengths: StageFunction | None = getattr(stage, "of_lengths", None)
+    return stage(*inputs) if of_lengths is None else of_lengths(lengths, *inputs)
+
+
+def run_chain(
+    stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], lengths: Sequence[int] = ()
+) -> tuple[Tensor, ...]:
+    """Return the outputs of the last stage; `lengths` are those of rows that differ."""
     for stage in stages:
-        inputs = stage(*inputs)
+        inputs = run_rows(stage, lengths, inputs) if lengths else stage(*inputs)
     return inputs

@@ -6,7 +6,7 @@ Which backend is used, and how many stages are affordable, is decided by measuri
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from math import inf, prod
+from math import inf, prod, sqrt
 from pathlib import Path
 from statistics import median
 from typing import Generic, Self, TypeVar
@@ -32,7 +32,7 @@ from latebind.program.cut import (
 from latebind.program.device import synchronize
 from latebind.program.export import Exported, Tensors, export, in_order, runner, tensors_of
 from latebind.program.graph import Graph, graph_to_json
-from latebind.program.lengths import own_sizes
+from latebind.program.lengths import own_sizes, resized
 from latebind.program.measure import (
     STEADY,
     Profile,
@@ -45,7 +45,7 @@ from latebind.program.measure import (
     time_call,
     with_batch,
 )
-from latebind.program.padding import may_share, turned
+from latebind.program.padding import filled_up, may_share, turned
 from latebind.program.rows import check_stages
 from latebind.program.stored import FORMAT, StoredModel, write_model
 from latebind.program.verify import DEFAULT_TOLERANCE, Agreement, Run, find_agreement, relative_error
@@ -53,12 +53,18 @@ from latebind.repository.directory import GRAPH, NAME, ModelDirectory
 
 RUNS, FEWEST_RUNS = 41, 7  # of each side in a comparison
 COMPARED_SECONDS = 1.0  # a side's time in a comparison, unless the fewest runs take longer
+ATTEMPTS = 4  # times as many runs at most, where they differ too much to decide by them
+NORMAL = 0.98  # half of the quantile of a normal distribution that 39 in 40 are below
 MAX_OVERHEAD = 0.04  # of a chain's time over the uncut model's
 BOUNDARY_SECONDS = 31e-6  # the engine's time between two stages with nothing queued: `python -m research boundary`
 MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary is at most that share of it
 NOT_CUT = "not cut: stages would be too short, or cutting cost too much; --min-stage-ms 0 cuts everywhere"
 
+LEAST_SAVED = 0.05  # of the time of a batch of different lengths, for rows to be packed
+MOST_LOST = 0.05  # of the time of one row alone, where rows are packed
+
 SHARED = "rows of different sizes share a batch: filled up, they are answered alike"
+PACKED = "rows of different sizes share a batch, one below another where words are handled one by one"
 NOT_SHARED = "only rows of one size share a batch: filled up, they are answered otherwise, or two dimensions vary"
 
 Progress = Callable[[str, float], None]
@@ -122,10 +128,11 @@ class Settings:
         kinds: tuple[StageKind, ...] = (),
         dims: tuple[Dim, ...] = (),
         pads: bool = False,
+        packs: bool = False,
     ) -> StoredModel:
         """Return what is stored of a model with these tensors, which is built on this backend."""
-        named = FORMAT, self.name, self.version
-        return StoredModel(*named, inputs, outputs, cuts, backend, self.tolerance, self.max_batch, kinds, dims, pads)
+        named, limits = (FORMAT, self.name, self.version), (self.tolerance, self.max_batch)
+        return StoredModel(*named, inputs, outputs, cuts, backend, *limits, kinds, dims, pads, packs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +216,31 @@ def none_fits(settings: Settings, reasons: Iterable[tuple[str, str]]) -> ExportE
 
 
 @dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as long as another a call takes: the median, and what that is at most, 39 times in 40."""
+
+    median: float
+    most: float
+
+
+def compared(call: Callable[[], object], other: Callable[[], object], limit: float) -> Ratio:
+    """Return how many times as long as the `other` a call takes, from pairs of runs that follow each other.
+
+    Pairs are added while they leave open whether that is over the `limit`, as they do where the machine is busy.
+    """
+    runs, ratios = _runs(other), list[float]()
+    for _ in range(ATTEMPTS):
+        found = interleaved({"call": call, "other": other}, runs)
+        ratios = sorted([*ratios, *(a / b for a, b in zip(found["call"], found["other"], strict=True))])
+        count = len(ratios)  # the median is between two of them, whatever the noise is like
+        below, above = (int(count / 2 + sign * NORMAL * sqrt(count)) for sign in (-1, 1))
+        least, most = ratios[max(below, 0)], ratios[min(above, count - 1)]
+        if not least <= limit < most:
+            break
+    return Ratio(median(ratios), most)
+
+
+@dataclass(frozen=True, slots=True)
 class Chain:
     """A model cut and compiled: stages, their graphs, and the chain's time over the uncut model's by batch size.
 
@@ -218,7 +250,7 @@ class Chain:
     whole: Graph
     graphs: tuple[Graph, ...]
     stages: tuple[StageFunction, ...]
-    overhead: dict[int, float]
+    overhead: dict[int, Ratio]
 
     @property
     def cuts(self) -> tuple[str, ...]:
@@ -227,8 +259,8 @@ class Chain:
 
     @property
     def worst(self) -> float:
-        """The largest `overhead`; 1 if the model is not cut."""
-        return max(self.overhead.values(), default=1.0)
+        """The largest `overhead`, as far as that is known; 1 if the model is not cut."""
+        return max((ratio.most for ratio in self.overhead.values()), default=1.0)
 
 
 def build_program(
@@ -313,9 +345,18 @@ def build_program(
     chosen, chain, error = _chosen(tuner, cut, run, agreement, candidates)
     if chain.cuts:
         check_stages(chain.whole, chain.cuts, exported.weights, rows, most=max_batch)
-    pads = may_share(run, chain.stages, chain.graphs, agreement.inputs, rows, agreement.judge.differ)
+    share = partial(
+        may_share, run, graphs=chain.graphs, specs=agreement.inputs, real=rows, differ=agreement.judge.differ
+    )
+    pads = share(chain.stages)
+    packed = tuner.packed(chain, chosen) if pads else None
+    if packed is not None and not (
+        agreement.holds(packed.stages, chain.graphs, chosen.largest) and share(packed.stages)
+    ):
+        packed = None
+    chain, packs = packed or chain, packed is not None
     tell("measuring the stages", 0.8)
-    load = partial(compile_stages, chain.graphs, exported.weights, backend=chosen.backend, threads=threads)
+    load = partial(compile_stages, chain.graphs, exported.weights, backend=chosen.backend, threads=threads, packs=packs)
     profile = Profile(
         hardware=this_hardware(threads),
         backend=chosen.backend,
@@ -331,19 +372,21 @@ def build_program(
     )
     inputs = agreement.limited(chosen.largest)
     tensors = inputs, exported.graph.output_specs()
-    model = settings.model(*tensors, chosen.backend, cuts=chain.cuts, dims=exported.graph.dims, pads=pads)
+    model = settings.model(*tensors, chosen.backend, cuts=chain.cuts, dims=exported.graph.dims, pads=pads, packs=packs)
     written = write_model(directory, model, exported.weights, profile, {GRAPH: graph_to_json(chain.whole)})
     tell("done", 1.0)
     points, length = len(cut_points(tuner.cuttable)), prod(own_sizes(exported.graph, rows).values())
     whole, size = sum(grid.at(1, length) for grid in profile.stages), f" and length {length}" if dims else ""
+    overhead = {batch: ratio.median for batch, ratio in chain.overhead.items()}
+    together = PACKED if packs else SHARED if pads else NOT_SHARED
     lines = [
         ("cut points", str(points)),
         *(candidate.line(f"uncut at batch 1{size}") for candidate in candidates),
         ("chosen", chosen.backend),
         ("stages", f"{len(chain.stages)}, {whole * 1e3:.2f} ms in all at batch 1{size}"),
-        ("chain over uncut", ", ".join(f"{r:.3f} at batch {b}" for b, r in chain.overhead.items()) or NOT_CUT),
+        ("chain over uncut", ", ".join(f"{r:.3f} at batch {b}" for b, r in overhead.items()) or NOT_CUT),
         ("largest relative error", f"{error:.1e}"),
-        *((f"sizes of {dim.name}", f"{dim.range()}; {SHARED if pads else NOT_SHARED}") for dim in exported.graph.dims),
+        *((f"sizes of {dim.name}", f"{dim.range()}; {together}") for dim in exported.graph.dims),
         *(
             (f"values of {spec.name}", f"{spec.range()}; {_others(spec)} are refused")
             for spec in model.inputs
@@ -360,7 +403,7 @@ def build_program(
         profile.stages,
         tuple(lines),
         points,
-        chain.overhead,
+        overhead,
         refused,
         pads,
     )
@@ -446,14 +489,39 @@ class Tuner:
         points = join_by_bytes(points, sizes, least_bytes)
         if seconds <= 0:
             return self._compile(candidate, points)
-        pieces = self._piece_seconds(points)
+        pieces, limit = self._piece_seconds(points), inf if overhead is None else 1.0 + overhead
         stages = max(1, int(candidate.seconds / seconds))
-        chain = self._compile(candidate, join_by_seconds(points, pieces, stages))
-        while overhead is not None and chain.cuts and chain.worst > 1.0 + overhead:
+        chain = self._compile(candidate, join_by_seconds(points, pieces, stages), limit)
+        while overhead is not None and chain.cuts and chain.worst > limit:
             share = overhead / (chain.worst - 1.0) if chain.worst > 1.0 else 0.0
             stages = 1 + max(0, min(int(share * len(chain.cuts)), len(chain.cuts) - 1))
-            chain = self._compile(candidate, join_by_seconds(points, pieces, stages))
+            chain = self._compile(candidate, join_by_seconds(points, pieces, stages), limit)
         return chain
+
+    def packed(self, chain: Chain, candidate: Candidate[StageFunction]) -> Chain | None:
+        """Return the chain with stages that run rows of different lengths without their padding, if that pays.
+
+        It has to save a share of a batch's time, and to cost hardly any of a row's that runs alone. The rows of the
+        batch have half a usual length to all of that, as those that are chosen to run together.
+        """
+        if not backend_named(candidate.backend).packs:
+            return None
+        threads, (dim,), specs = self.settings.threads, self.exported.graph.dims, self.exported.graph.inputs
+        stages = compile_stages(
+            chain.graphs, self.exported.weights, backend=candidate.backend, threads=threads, packs=True
+        )
+        usual, count = sqrt(dim.least * dim.most), max(2, self.settings.max_batch)
+        lengths = [dim.near(usual * (count + place) / (2 * count - 1)) for place in range(count)]
+        one = resized(with_batch(self.rows, 1), specs, {dim.name: lengths[-1]})
+        alone = compared(partial(run_chain, stages, one), partial(run_chain, chain.stages, one), 1.0 + MOST_LOST)
+        rows = zip(*(resized(one, specs, {dim.name: length}) for length in lengths), strict=True)
+        batch = tuple(
+            filled_up(parts, spec.shape_of({dim.name: lengths[-1]}), spec.padding or 0)
+            for spec, parts in zip(specs, rows, strict=True)
+        )
+        calls = partial(run_chain, stages, batch, lengths), partial(run_chain, chain.stages, batch)
+        pays = alone.most <= 1.0 + MOST_LOST and compared(*calls, 1.0 - LEAST_SAVED).most <= 1.0 - LEAST_SAVED
+        return replace(chain, stages=stages) if pays else None
 
     def _piece_seconds(self, points: Sequence[int]) -> tuple[float, ...]:
         """Return the seconds of each piece run eagerly; relative to each other, other backends take about the same."""
@@ -464,7 +532,7 @@ class Tuner:
             passed = stage(*passed)
         return tuple(seconds)
 
-    def _compile(self, candidate: Candidate[StageFunction], points: tuple[int, ...]) -> Chain:
+    def _compile(self, candidate: Candidate[StageFunction], points: tuple[int, ...], limit: float = inf) -> Chain:
         """Return the chain cut at these points of `cuttable`, where alone its activations carry something."""
         graph, uncut = self.exported.graph, candidate.made
         assert uncut is not None, f"{candidate.backend} was refused"
@@ -476,11 +544,9 @@ class Tuner:
         graphs = split(whole, tuple(places[name] for name in names))
         stages = compile_stages(graphs, self.exported.weights, backend=candidate.backend, threads=self.settings.threads)
         overhead = {}
-        for batch in sorted({1, self.settings.max_batch}):  # the median ratio of paired, interleaved runs
+        for batch in sorted({1, self.settings.max_batch}):
             inputs = with_batch(self.rows, batch)
-            calls = {"chain": partial(run_chain, stages, inputs), "uncut": partial(uncut, *inputs)}
-            found = interleaved(calls, _runs(calls["uncut"]))
-            overhead[batch] = median(a / b for a, b in zip(found["chain"], found["uncut"], strict=True))
+            overhead[batch] = compared(partial(run_chain, stages, inputs), partial(uncut, *inputs), limit)
         return Chain(whole, graphs, stages, overhead)
 
 

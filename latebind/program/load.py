@@ -45,7 +45,14 @@ def load_program(
     chosen = backend or model.backend
     copies = has_copies(2 * sum(weight.nbytes for weight in weights.values()), twins)  # for one row and for any
     stages = compile_stages(
-        graphs, weights, backend=chosen, threads=threads, device=device, streams=streams, copies=copies
+        graphs,
+        weights,
+        backend=chosen,
+        threads=threads,
+        device=device,
+        streams=streams,
+        copies=copies,
+        packs=model.packs,
     )
     program = _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=device)
     passed = made_up_inputs(model.inputs, 1, device=device)
@@ -70,7 +77,9 @@ def open_program(
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
     model, graphs, _ = _read(directory, weights)
     chosen = backend or model.backend
-    use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams, frugal=True)
+    use = partial(
+        compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams, frugal=True, packs=model.packs
+    )
     pieces = tuple(Piece([weights.pages(one.weights())], [partial(use, one)], backend=chosen) for one in graphs)
     stages = tuple(piece.stages[0] for piece in pieces)
     return _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=HOST), pieces

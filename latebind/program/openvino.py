@@ -22,7 +22,8 @@ from latebind.program.device import HOST
 from latebind.program.eager import rebuild
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.operators import resolve
-from latebind.program.whole_numbers import Ahead, split_whole_numbers
+from latebind.program.packing import packed, places, places_of_full
+from latebind.program.whole_numbers import Ahead, axes_of, split_whole_numbers
 
 try:  # an optional dependency
     import openvino
@@ -55,6 +56,7 @@ class OpenVino(Backend):
     fixed = True
     compiles = True
     copies_weights = True
+    packs = True
     precision = "f32"
 
     def unavailable(self, device: str = HOST.type) -> str | None:
@@ -75,7 +77,10 @@ class OpenVino(Backend):
             raise ExportError(parts.unsure)
         read = () if parts.first is None else parts.first.weights()
         first = parts.ahead({name: weights[name].clone() for name in read})  # their pages may be given back
-        graph, module = parts.rest, rebuild(parts.rest, weights, operator=resolve)  # it converts no reshapes, but views
+        below = packed(parts.rest, weights, graph.inputs) if use.packs else None
+        axis = None if below is None else axes_of(graph)[below.dims[0].name]
+        graph = below or parts.rest
+        module = rebuild(graph, weights, operator=resolve)  # it converts no reshapes, but views
         large = sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM
         shared = use.streams == 1 or (large and not use.copies)
         options = _options(use.threads, self.precision, use.streams if shared else 1)
@@ -107,7 +112,7 @@ class OpenVino(Backend):
             return bound()
 
         dynamic, fixed = bound(), () if graph.dims else use.sizes  # one size is not quicker where another is not fixed
-        return OpenVinoStage({size: sized(size) for size in fixed}, dynamic, copied, first)
+        return OpenVinoStage({size: sized(size) for size in fixed}, dynamic, copied, first, axis)
 
 
 class OpenVinoBf16(OpenVino):
@@ -125,12 +130,16 @@ class OpenVinoStage:
     A dynamic batch dimension costs about 3 microseconds for every operator of the graph, whatever its size: 8 % of
     ResNet-56 and half of a lookup at batch 1, a third of a decoder's step. The price of fixed sizes is a copy of the
     weights for each. `copied` says which outputs are unchanged inputs, or what `first` has made of these.
+
+    A packed graph takes the places of words too (`packing`), of which the input `axis[0]` has as many a row as its
+    dimension `axis[1]` says.
     """
 
     fixed: Mapping[int, "BoundRequest"]
     dynamic: "BoundRequest"
     copied: Mapping[int, int]
     first: Ahead | None
+    axis: tuple[int, int] | None = None
 
     def twin(self) -> "OpenVinoStage":
         """Return the same stage for another thread, with inference requests of its own."""
@@ -139,8 +148,19 @@ class OpenVinoStage:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the stage; the outputs are valid until the next call."""
+        more: tuple[Tensor, ...] = ()
+        if self.axis is not None:
+            more = places_of_full(len(inputs[0]), inputs[self.axis[0]].shape[self.axis[1]])
+        return self._run(inputs, more)
+
+    def of_lengths(self, lengths: Sequence[int], *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the stage on rows that have these lengths and are filled up to the longest."""
+        return self._run(inputs, () if self.axis is None else places(lengths))
+
+    def _run(self, inputs: tuple[Tensor, ...], more: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         if self.first is not None:
             inputs = self.first(*inputs)
+        inputs = (*inputs, *more)
         found = self.fixed.get(inputs[0].shape[0], self.dynamic).run(inputs)
         if not self.copied:
             return tuple(found)

@@ -11,7 +11,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from latebind.domain.errors import LatebindError
-from latebind.program.backends import StageFunction, backend_named, twin
+from latebind.program.backends import StageFunction, backend_named, run_rows, twin
 from latebind.repository.tensors import BytesRead, Pages
 
 Done = TypeVar("Done")
@@ -64,10 +64,17 @@ class EvictableStage:
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the stage; raises `NotResident` if it is not in memory."""
+        return self._resident()(*inputs)
+
+    def of_lengths(self, lengths: Sequence[int], *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run the stage on rows of these lengths (`run_rows`); raises `NotResident` if it is not in memory."""
+        return run_rows(self._resident(), lengths, inputs)
+
+    def _resident(self) -> StageFunction:
         stage = self._stage
         if stage is None:
             raise NotResident("a stage was called that is not in memory: report this with an event log")
-        return stage(*inputs)
+        return stage
 
 
 class Piece:

@@ -39,7 +39,8 @@ class StoredModel:
     """`model.json`: the model's name, where it is cut, and its fastest backend.
 
     `cuts` names the activations that end each stage but the last; the first may be the input (an empty stage). `kinds`
-    says how often each stage runs; empty if all run once. For `dims` and `pads` see `ModelSpec`.
+    says how often each stage runs; empty if all run once. For `dims` and `pads` see `ModelSpec`; where it `packs`, rows
+    of different lengths run without their padding (`packing`).
     """
 
     format: int
@@ -54,6 +55,7 @@ class StoredModel:
     kinds: tuple[StageKind, ...] = ()
     dims: tuple[Dim, ...] = ()
     pads: bool = False
+    packs: bool = False
 
     @property
     def entry(self) -> bool:

@@ -69,7 +69,7 @@ class Split:
         checked = [(place, spec.name) for place, spec in enumerate(self.rest.inputs) if spec.name in self.indices]
         if run is None and not checked:
             return None
-        axes = _axes(self.rest if self.first is None else self.first)
+        axes = axes_of(self.rest if self.first is None else self.first)
 
         def ahead(*inputs: Tensor) -> tuple[Tensor, ...]:
             with torch.inference_mode():
@@ -88,7 +88,7 @@ class Split:
         return ahead
 
 
-def _axes(graph: Graph) -> dict[str, tuple[int, int]]:
+def axes_of(graph: Graph) -> dict[str, tuple[int, int]]:
     """Return where each named dimension is among the inputs: the input's place, and the dimension with the batch."""
     return {
         size: (place, axis)
@@ -116,7 +116,7 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
             continue  # looked up by torch, rows come in new memory, which OpenVINO has to be bound to each time
         ahead.append(node)
     first, rest = _parts(graph, [node.name for node in ahead], cheap)
-    indices, unsure = _indices(rest, weights, set(_axes(graph)))
+    indices, unsure = _indices(rest, weights, set(axes_of(graph)))
     return Split(None, graph, indices, unsure) if rest.inputs == graph.inputs else Split(first, rest, indices, unsure)
 
 

@@ -1,6 +1,7 @@
 """What a build measures: runs that others interrupted do not count, and a machine that is too busy is named."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain, cycle, repeat
 from pathlib import Path
 from time import process_time
@@ -9,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from latebind.program import measure
-from latebind.program.build import build_program
+from latebind.program import build, measure
+from latebind.program.build import build_program, compared
 from latebind.program.measure import TRIES, _rounds, spread_of
 
 ROWS = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
@@ -60,3 +61,31 @@ def test_a_build_on_a_machine_that_is_too_busy_is_told_with_a_warning(
     network = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)).eval()
     report = build_program(network, {"x": ROWS}, directory=tmp_path / "1", name="net", backends=["eager"])
     assert "differ by" in dict(report.rows())["warning"]
+
+
+@pytest.mark.parametrize(
+    ("times", "within", "attempts"),
+    [
+        ([1.12, 1.13, 1.14], False, 1),
+        ([1.01, 1.02, 1.03], True, 1),
+        ([place / 20 for place in range(10, 31)], False, build.ATTEMPTS),  # its median is within the limit
+    ],
+    ids=["over the limit", "below it", "open"],
+)
+def test_what_is_not_sure_to_be_within_its_limit_is_measured_again_and_counts_as_over_it(
+    times: list[float], within: bool, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "timed", lambda call: (None, SHORT * call()))
+    monkeypatch.setattr(measure, "ALONE", 0.0)  # so every run counts
+    monkeypatch.setattr(build, "RUNS", 41)
+    called = 0
+
+    def other() -> float:
+        nonlocal called
+        called += 1
+        return 1.0
+
+    found = compared(partial(next, cycle(times)), other, 1.04)
+    assert found.median in times
+    assert (found.most <= 1.04) == within
+    assert called == 2 + attempts * (2 + build.RUNS)  # before any is timed, and two warm up

@@ -247,7 +247,9 @@ class Estimate:
 
         `inputs` and `outputs` are the steps of the longest input and answer in it; `outputs` is assumed if left out.
         """
-        table = self._table(batch, inputs)
+        table, pace, of_steps = self._table(batch, inputs), self.pace, self.decoding
+        if not self._spec.kinds:
+            return pace.factor * table.once[stage] + pace.launch * self._once[stage]
         expected = max(1, self.outputs if outputs is None else outputs)
         seconds, decoding = table.once[stage] + table.encoder[stage] * inputs, table.decoder[stage] * expected
         launches, steps = self._once[stage] + self._encoders[stage] * inputs, self._decoders[stage] * expected
@@ -258,7 +260,6 @@ class Estimate:
             else:
                 ahead = max(0, min(step, expected - 1))
                 decoding, steps = decoding - ahead * table.unit[stage], steps - ahead
-        pace, of_steps = self.pace, self.decoding
         return pace.factor * seconds + pace.launch * launches + of_steps.factor * decoding + of_steps.launch * steps
 
     def whole(self, batch: int, inputs: int = 1, outputs: int | None = None) -> float:

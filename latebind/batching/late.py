@@ -114,11 +114,12 @@ class LazyPlus(Stacked):
         top = view.entries[-1]
         if len(view.entries) > 1:
             return GoOn()
-        own = view.model_of(top)
-        whole = own.estimate.whole(len(top.members), top.inputs)
-        others = [model.queue for model in view.models.waiting if model is not own]
-        closed = any(now - queue.oldest.arrived > PATIENCE * whole for queue in others)
-        shortest_first = sorted(view.models.waiting, key=lambda model: model.estimate.whole(1, model.queue.shortest))
+        own, shortest_first, closed = view.model_of(top), view.models.waiting, False
+        if len(shortest_first) > 1 or own not in shortest_first:
+            patience = PATIENCE * own.estimate.whole(len(top.members), top.inputs)
+            others = [model.queue for model in shortest_first if model is not own]
+            closed = any(now - queue.oldest.arrived > patience for queue in others)
+            shortest_first = sorted(shortest_first, key=lambda model: model.estimate.whole(1, model.queue.shortest))
         for model in shortest_first:
             room = min(self.room(view, model), len(model.queue))
             if room > 0 and model is own:
@@ -146,21 +147,21 @@ class LazyPlus(Stacked):
 
         Those that differ from it in length catch up where that costs less.
         """
-        top = view.entries[-1]
+        top, inputs = view.entries[-1], longest(newcomers)
         own = view.model_of(top)
-        whole = own.estimate.whole(len(top.members), top.inputs)
         joins = model is own and top.takes(newcomers[0])
-        pays = joins and (top.kind is StageKind.DECODER or joining_pays(own, top, newcomers))
+        pays = joins and (top.kind is StageKind.DECODER or joining_pays(own, top, len(newcomers), inputs))
         if pays or (joins and model.queue.groups is None):
-            delay = own.estimate.between(len(newcomers), top.stage, top.step, longest(newcomers))
-            most = BOUND * whole - delay
+            delay, bound = own.estimate.between(len(newcomers), top.stage, top.step, inputs), BOUND
         else:
             joins = False
-            delay = model.estimate.whole(len(newcomers), longest(newcomers), model.estimate.mean_outputs)
-            pays = passing_pays(own, top, len(newcomers), delay)
-            most = (BOUND if model is own else BOUND_PASSING) * whole - delay
-        held_up = any(request.delayed > most for request in top.members.values())
-        return pays and not held_up and all_in_time(view, model, newcomers, now, joins=joins)
+            delay = model.estimate.whole(len(newcomers), inputs, model.estimate.mean_outputs)
+            pays, bound = passing_pays(own, top, len(newcomers), delay), BOUND if model is own else BOUND_PASSING
+        if not pays:
+            return False
+        most = bound * own.estimate.whole(len(top.members), top.inputs) - delay
+        held_up = max([request.delayed for request in top.members.values()]) > most
+        return not held_up and all_in_time(view, model, newcomers, now, joins=joins, inputs=inputs)
 
 
 def all_in_time(
@@ -171,27 +172,32 @@ def all_in_time(
     length: Callable[[Request], int | None] = lambda _: None,
     *,
     joins: bool = True,
+    inputs: int = 0,
 ) -> bool:
     """Return whether all are in time if `newcomers` catch up with the newest sub-batch.
 
     If that belongs to another model, or none of them `joins` it, they run before it instead. A request that is late
     already does not count: it would keep all others waiting for nothing. `length` tells the steps of an answer where
-    they are known.
+    they are known, `inputs` those of the longest input.
     """
 
-    def longest_answer(requests: Iterable[Request]) -> int | None:
+    def longest_answer(lane: Lane, requests: Iterable[Request]) -> int | None:
+        if lane.estimate.decoder is None:
+            return None
         return max([steps for request in requests if (steps := length(request)) is not None], default=None)
 
-    estimate, inputs, below = model.estimate, longest(newcomers), view.entries
+    estimate, inputs, below = model.estimate, inputs or longest(newcomers), view.entries
     if not below or not joins or below[-1].spec is not model.spec:
-        ends = now + estimate.whole(len(newcomers), inputs, longest_answer(newcomers))
+        ends = now + estimate.whole(len(newcomers), inputs, longest_answer(model, newcomers))
     else:
         # 1. Those that they join.
         top, below = below[-1], below[:-1]
         running, together = len(top.members), [*top.members.values(), *newcomers]
         caught_up = now + estimate.between(len(newcomers), top.stage, top.step, inputs)
         steps = max(top.inputs, inputs)
-        for request in top.members.values():
+        ends = caught_up + estimate.rest(len(together), top.stage, top.step, steps, longest_answer(model, together))
+        # Without a decoder all of them end at once.
+        for request in top.members.values() if estimate.decoder is not None or top.due < ends else ():
             answer = length(request)
             if answer is None and request.steps:
                 answer = estimate.outputs_after(request.steps)
@@ -199,18 +205,17 @@ def all_in_time(
             in_time = now + estimate.rest(running, *place) <= request.deadline
             if in_time and caught_up + estimate.rest(len(together), *place) > request.deadline:
                 return False
-        ends = caught_up + estimate.rest(len(together), top.stage, top.step, steps, longest_answer(together))
     # 2. They themselves, unless they would be late even alone.
     for request in newcomers:
         if request.deadline < ends and now + estimate.whole(1, request.inputs, length(request)) <= request.deadline:
             return False
     # 3. The sub-batches below, which resume then.
     for entry in reversed(below):
-        done = min(request.steps for request in entry.members.values()) or entry.step
-        answers = longest_answer(entry.members.values())
-        rest = view.model_of(entry).estimate.rest(len(entry.members), entry.stage, done, entry.inputs, answers)
+        lane, members = view.model_of(entry), entry.members.values()
+        answers = longest_answer(lane, members)
+        rest = lane.estimate.rest(len(members), entry.stage, entry.done, entry.inputs, answers)
         ends += rest
-        if any(r.deadline < ends and r.deadline >= now + rest for r in entry.members.values()):
+        if entry.due < ends and any(now + rest <= r.deadline < ends for r in members):
             return False
     return True
 
@@ -274,11 +279,12 @@ def gathered(model: Lane, top: SubBatch, coming: int, now: float) -> bool:
     return coming * coming >= 2.0 * rate * running * shared
 
 
-def joining_pays(model: Lane, top: SubBatch, newcomers: Sequence[Request]) -> bool:
-    """Return whether the sum of latencies falls if new requests catch up with a batch that is not at a decoder."""
-    estimate = model.estimate
-    running, coming = len(top.members), len(newcomers)
-    inputs, outputs = longest(newcomers), model.estimate.mean_outputs
+def joining_pays(model: Lane, top: SubBatch, coming: int, inputs: int) -> bool:
+    """Return whether the sum of latencies falls if so many new requests catch up with a batch before a decoder.
+
+    `inputs` are the steps, or the length, of the longest of them.
+    """
+    estimate, running, outputs = model.estimate, len(top.members), model.estimate.mean_outputs
     caught_up = estimate.between(coming, top.stage, top.step, inputs)
     rest = estimate.rest(running, top.stage, top.step, top.inputs, outputs)
     after = estimate.rest(running + coming, top.stage, top.step, max(inputs, top.inputs), outputs)
@@ -288,14 +294,13 @@ def joining_pays(model: Lane, top: SubBatch, newcomers: Sequence[Request]) -> bo
 
 def passing_pays(own: Lane, top: SubBatch, coming: int, delay: float) -> bool:
     """Return whether it falls if requests of another model, which take `delay`, go first: shorter work first."""
-    steps = min(request.steps for request in top.members.values()) or top.step
-    rest = own.estimate.rest(len(top.members), top.stage, steps, top.inputs, own.estimate.mean_outputs)
+    rest = own.estimate.rest(len(top.members), top.stage, top.done, top.inputs, own.estimate.mean_outputs)
     return len(top.members) * delay < coming * rest
 
 
 def longest(requests: Iterable[Request]) -> int:
     """Return the steps of the longest input."""
-    return max(request.inputs for request in requests)
+    return max([request.inputs for request in requests])
 
 
 def most_that(fit: Callable[[int], bool], least: int, most: int) -> int:

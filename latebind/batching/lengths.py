@@ -109,7 +109,7 @@ class Pool:
             return None
         if not self.lane.spec.one_size:
             others = self._groups.ascending[: self._groups.ascending.index(first)][::-1]
-        turns = [request.turn, *[turn for turn in first.turns if turn != request.turn]]
+        turns = [request.turn, *[turn for turn in first.turns[: self._most] if turn != request.turn]]
         found = self._grown(others, now, turns, first.length)
         return found if prior or now + found.seconds <= picked.latest else None
 
@@ -141,10 +141,15 @@ class Pool:
 
     def _is_worth(self, longest: int, now: float) -> bool:
         """Return whether there is time for requests of this length beside all that are shorter, here or to come."""
-        lane, works = self.lane, self.lane.works
-        work = sum([len(one.turns) * works[one.length] for one in self._groups.ascending if one.length < longest])
+        lane, works, left = self.lane, self.lane.works, FREE * self.lane.allowed
+        for group in self._groups.ascending:  # a few of many are enough to know
+            if group.length >= longest:
+                break
+            left -= len(group.turns) * works[group.length]
+            if left < 0.0:
+                return False
         coming = sum([count * works[length] for length, count in lane.mix.items() if length < longest])
-        return work + lane.expected(now) * coming <= FREE * lane.allowed
+        return lane.expected(now) * coming <= left
 
     def _grown(self, groups: Sequence[Group], now: float, first: Sequence[Turn] = (), length: int = 0) -> Picked:
         """Return the first ones of `groups`, behind those that are `first` with this length, as many as pay.
@@ -178,28 +183,27 @@ class Pool:
 
         Only such count where the very first one is in time, if it is to be there.
         """
-        requests, best, found = self._requests, 0.0, None
+        best, found, place = 0.0, None, 0 if with_first else -1  # of the longest, for groups ascend in length
+        every = [due for _, due, _ in turns]
         for rows, longest, seconds in reversed(grown):
-            dues = [requests[number].deadline for _, _, number in turns[:rows]]
-            due = min(dues)
-            if with_first and dues[0] < now + seconds:
+            if rows <= best * seconds:  # fewer would be in time even if all were
                 continue
-            if due >= now + seconds:
-                if found is None or rows > best * seconds:
-                    return Picked(turns[:rows], longest, seconds, due - seconds)
-                break
-            ends = now + seconds
+            dues, ends = every[:rows], now + seconds
+            due = min(dues)
+            if with_first and dues[0] < ends:
+                continue
+            if due >= ends:
+                return Picked(turns[:rows], longest, seconds, due - seconds)
             kept = [turn for turn, one in zip(turns, dues, strict=False) if one >= ends]
             if kept:
-                length = max([requests[number].length for _, _, number in kept])
+                length = self._requests[kept[place][2]].length
                 least = self._seconds[len(kept), length]
                 if len(kept) > best * least:
-                    best, due = len(kept) / least if least else inf, min([one for one in dues if one >= ends])
-                    found = Picked(kept, length, least, due - least)
+                    best, found = len(kept) / least if least else inf, (kept, length, least)
         if found is None:  # all are late
-            _, longest, seconds = grown[0]
-            found = Picked(turns[:1], longest, seconds, now)
-        return found
+            return Picked(turns[:1], *grown[0][1:], now)
+        kept, length, least = found
+        return Picked(kept, length, least, min([due for _, due, _ in kept]) - least)
 
 
 def _sizes(groups: Sequence[Group], most: int, rows: int, length: int) -> Iterator[tuple[int, int]]:

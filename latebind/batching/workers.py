@@ -37,6 +37,13 @@ class SubBatch:
         return kinds[self.stage] if kinds else StageKind.STATIC
 
     @property
+    def done(self) -> int:
+        """The fewest steps of the stage that any member has behind it."""
+        if not self.spec.kinds:
+            return self.step
+        return min([request.steps for request in self.members.values()]) or self.step
+
+    @property
     def inputs(self) -> int:
         """The steps, or the length, of the longest input."""
         if self._longest[0] != len(self.members):

@@ -1,9 +1,6 @@
 """`python -m research scheduler`: what deciding late costs on one core, by policy and queue length."""
 
-import time
-from dataclasses import dataclass, field
 from random import Random
-from statistics import fmean, median
 from typing import Annotated
 
 from typer import Option
@@ -15,13 +12,14 @@ from latebind.batching.workers import BatchTable, Worker
 from latebind.bench.rounds import Progress
 from latebind.cli.console import Row, reporting
 from latebind.cli.options import Seed
-from latebind.domain.actions import Action, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.events import Arrived, StageDone
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
 from research.evaluation import Found, Output, Words, evaluate
+from research.overhead.lengths import DUE, MIXES, length_row
+from research.overhead.watch import Watch, launched
 from research.policies import BATCHING
 
 STAGES = 8
@@ -30,7 +28,6 @@ SILENT = 0.5  # of the lookups answer nobody, so that boundaries behind them are
 HITS = 0.3  # of a batch that the others answer
 MAX_BATCH = 16
 BACKLOGS = (0, 10, 1000)
-SKIPPED = 0.1  # of the events, the first: what is kept by size of batch is worked out then
 
 
 def scheduler(
@@ -44,7 +41,8 @@ def scheduler(
 
     Times are CPU time of the thread, which means something on a busy machine too, and clock time beside it. Boundaries
     are those of a model with learned caches behind some of its stages, at which no request leaves: behind a stage
-    without and with a lookup while no request rests; and those while other requests rest at a stage.
+    without and with a lookup while no request rests; and those while other requests rest at a stage. The second part
+    has 1,000 requests that differ in length, and policies that take these into account.
     """
     with reporting():
 
@@ -56,30 +54,16 @@ def scheduler(
                 rows.append(speed_row(one, waiting=waiting, events=events, seed=seed))
             return Found({"CPU (by the clock)": rows})
 
-        evaluate({"speeds": speeds}, output)
+        def lengths(tell: Progress) -> Found:
+            some = [one for one in policy or BATCHING if one in ("late", "lazy+")]
+            cells = [(one, mix, due) for one in some for mix in MIXES for due in DUE]
+            rows = []
+            for number, (one, mix, due) in enumerate(cells):
+                tell(f"{one}, {mix}", number / len(cells))
+                rows.append(length_row(one, mix, due, events=events, seed=seed))
+            return Found({"requests that differ in length: CPU (by the clock)": rows})
 
-
-@dataclass(slots=True)
-class Watch:
-    """Durations of what it times, in CPU seconds of the thread and by the clock; reading both costs 0.2 us."""
-
-    times: list[tuple[float, float]] = field(default_factory=list)
-    begun: tuple[float, float] = (0.0, 0.0)
-
-    def begin(self) -> None:
-        """Read both clocks."""
-        self.begun = time.thread_time(), time.perf_counter()
-
-    def end(self) -> tuple[float, float]:
-        """Return what was taken since."""
-        return time.thread_time() - self.begun[0], time.perf_counter() - self.begun[1]
-
-    def microseconds(self) -> str:
-        """Return the mean CPU time, and the median by the clock; a dash if nothing was measured."""
-        if not self.times:
-            return "-"
-        cpu, clock = zip(*self.times[int(SKIPPED * len(self.times)) :], strict=True)
-        return f"{fmean(cpu) * 1e6:.1f} ({median(clock) * 1e6:.1f})"
+        evaluate({"speeds": speeds, "lengths": lengths}, output)
 
 
 class Timed:
@@ -134,7 +118,7 @@ def _play(
     """Play closed-loop traffic: whoever is answered is replaced; `HITS` leave where a lookup answers anybody."""
     watches = {name: Watch() for name in ("no lookup", "lookup", "beside")}
     last = backlog = waiting + batch
-    running = _launched(scheduler.handle(_arrival(0, backlog), 0.0))
+    running = launched(scheduler.handle(_arrival(0, backlog), 0.0))
     now, handled, left = 0.0, 0, 0
     while handled < events:
         now += model.costs.step(running.stage, len(running.requests))
@@ -151,17 +135,13 @@ def _play(
         watch = Watch()
         watch.begin()
         actions = scheduler.handle(StageDone(running.worker, exited), now)
-        took, following = watch.end(), _launched(actions)
+        took, following = watch.end(), launched(actions)
         if not leaving and len(running.requests) > 1:
             alone = alone and scheduler.stats()["running"] == len(following.requests)
             watches["beside" if not alone else "lookup" if looked else "no lookup"].times.append(took)
         running = following
     scheduler.check()
     return watches
-
-
-def _launched(actions: list[Action]) -> Run:
-    return next(action for action in actions if isinstance(action, Run))
 
 
 def _arrival(first: int, count: int, now: float = 0.0) -> Arrived:

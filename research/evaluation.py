@@ -26,6 +26,7 @@ SideName = Annotated[Words, Option(help="Compare only this side, named as in the
 Rounds = Annotated[int, Option(min=1, help="How often each side has its turn.")]
 Seconds = Annotated[float, Option(min=0.01, help="How many seconds a block of requests lasts.")]
 Seeds = Annotated[int, Option(min=1, help="How often each cell is run, with seeds from 0 on.")]
+FirstSeed = Annotated[int, Option(min=0, help="Begin with this seed in place of 0.")]
 
 
 @dataclass(frozen=True, slots=True)

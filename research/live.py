@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -55,6 +55,25 @@ class Rows:
             arrays[tensor.name] = drawn.astype(dtype)
         return cls(arrays)
 
+    @classmethod
+    def of_sizes(cls, spec: ModelSpec, sizes: Sequence[tuple[int, ...]], random: Random) -> "Rows":
+        """Return made-up rows of a model with these sizes of its named dimensions; whole numbers without limit are 1.
+
+        So masks are.
+        """
+        found, numbers = cls.made_up(spec, random), np.random.default_rng(random.getrandbits(32))
+        found.count, found._rows = len(sizes), []
+        for row in sizes:
+            dims, arrays = dict(zip([dim.name for dim in spec.dims], row, strict=True)), dict[str, Array]()
+            for tensor in spec.inputs:
+                shape, dtype = (1, *tensor.shape_of(dims)), np.dtype(tensor.dtype)
+                drawn = numbers.standard_normal(shape) if dtype.kind == "f" else np.ones(shape)
+                if tensor.limit is not None:
+                    drawn = numbers.integers(tensor.least, tensor.limit, shape)
+                arrays[tensor.name] = drawn.astype(dtype)
+            found._rows.append(arrays)
+        return found
+
     def take(self) -> int:
         """Return the number of the next row."""
         row, self.next = self.next % self.count, self.next + 1
@@ -87,8 +106,8 @@ class Call:
 
     It was given `allowed` seconds from when it was due. `left_at` is the last stage that it ran, -1 without an answer;
     `early` tells whether that was not the model's last. `waited` are the seconds until its batch began, `inside` those
-    until its answer, both in the engine. `inputs` and `outputs` are the steps of a sequence's input and answer, `steps`
-    those of a query.
+    until its answer, both in the engine. `inputs` and `outputs` are the steps of a sequence's input and answer, or the
+    length of a row where they differ in size, and `sizes` the same number for equal ones; `steps` those of a query.
     """
 
     model: str
@@ -103,6 +122,7 @@ class Call:
     early: bool = False
     inputs: int = 1
     outputs: int = 1
+    sizes: int = 0
     steps: tuple[StepAnswer, ...] = ()
 
     @property
@@ -138,6 +158,7 @@ class Asked:
             return Call(model, due, sent, time.monotonic(), allowed)
         ended = time.monotonic()
         (inputs,) = steps(spec, given) or (1,)
+        dims = spec.dims_of({name: array.shape[1:] for name, array in given.items()}) if spec.dims else {}
         return Call(
             model,
             due,
@@ -149,8 +170,9 @@ class Asked:
             answer.waited[0] + answer.ran[0],
             rows.right(row, answer, spec),
             answer.left_at[0] < spec.stages - 1,
-            inputs,
+            prod(dims.values()) if dims else inputs,
             len(answer.outputs[spec.outputs[0].name][0]) if spec.kinds else 1,
+            hash(tuple(dims.values())) if dims else 0,
             answer.steps[0] if answer.steps else (),
         )
 

@@ -1,7 +1,7 @@
 """`latebind simulate` and `latebind replay`: the scheduler that serves, on a virtual clock or on its event log."""
 
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -20,7 +20,9 @@ from latebind.program.stored import read_spec_and_costs
 from latebind.queries.scheduler import replayed
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
+from latebind.sequence.padding import lengths_named
 from latebind.simulation.driver import Simulator, Summary, summarise
+from latebind.simulation.lengths import HOW, PADS_LITTLE, Rows, by_quarter, read_rows, told_rows, why_padded, with_rows
 from latebind.simulation.workloads import poisson
 
 SHARES_OF_CAPACITY = (0.25, 0.5, 0.75, 0.9, 1.1)
@@ -41,6 +43,14 @@ def simulate(
             "workers answer one request at a time."
         ),
     ] = None,
+    lengths: Annotated[
+        str,
+        typer.Option(
+            help=f"The lengths of rows, where the model has named dimensions or reads sequences: {HOW}. Default: from "
+            "the shortest to the longest that the model allows, each octave alike; of sequences, those of the data "
+            "that the model was built with."
+        ),
+    ] = "",
     requests: Annotated[int, typer.Option(help="How many requests to simulate at each rate.")] = 20_000,
     deadline_ms: Annotated[
         float, typer.Option(help="The deadline of every request, in milliseconds after its arrival.")
@@ -64,9 +74,14 @@ def simulate(
 
     No network is run: every stage takes the time that `latebind build` measured for it, and requests leave early at the
     hit rates that it measured. The table compares policies by rate: throughput, latency, the share of requests answered
-    within the deadline, and the stages at which they left.
+    within the deadline, and the stages at which they left. Where rows differ in length, it also says what share of the
+    shortest quarter of them was in time, and of each longer one, and how many times their lengths were run: above 1,
+    that is padding.
 
-    Example: `latebind simulate models --model resnet56 --rate 100 --rate 300 --policy graph`
+    Examples:
+
+    * `latebind simulate models --model resnet56 --rate 100 --rate 300 --policy graph`
+    * `latebind simulate models --model text --lengths 24~0.8 --rate 50`
     """
     with reporting(), progress("simulating") as tell:
         if requests < 1 or not deadline_ms > 0 or not all(one > 0 for one in rate or ()):
@@ -77,10 +92,11 @@ def simulate(
         directory = ModelDirectory.open(paths[0])
         spec, costs = with_caches(*read_spec_and_costs(directory), read_caches(directory) if exits else None)
         served = ServedModel(spec, costs, max_queued=1_000_000)
+        estimate, allowed, rows = Estimate(served.spec, served.costs), deadline_ms / 1e3, _rows(served, lengths)
         # Answers are as long as those in the profile; inputs are taken to be as long as their answers.
-        lengths = [(steps, steps) for steps in served.costs.output_steps]
-        estimate, allowed = Estimate(served.spec, served.costs), deadline_ms / 1e3
-        capacity = workers * len(lengths) / sum(estimate.whole(1, *steps) for steps in lengths)
+        answers = [(steps, steps) for steps in served.costs.output_steps]
+        pairs = [(length, estimate.mean_outputs) for length, _ in rows] or answers
+        capacity = workers * len(pairs) / sum(estimate.whole(1, *steps) for steps in pairs)
         rates = rate or [share * capacity for share in SHARES_OF_CAPACITY]
         cells = [(name, each) for name in policy or DEFAULT_POLICIES for each in rates]
         results: list[tuple[str, float, Summary]] = []
@@ -88,21 +104,47 @@ def simulate(
             tell(f"{name}, {each:.0f}/s", number / len(cells))
             config = SchedulerConfig((served,), workers, PolicyConfig(name, max_batch))
             # The requests are the same for every policy.
-            arrivals = poisson(
-                served, rate=each, requests=requests, allowed=allowed, random=Random(seed), lengths=lengths
+            arrivals = list(
+                poisson(served, rate=each, requests=requests, allowed=allowed, random=Random(seed), lengths=answers)
             )
+            if rows:
+                arrivals = list(with_rows(arrivals, rows, Random(f"{seed} lengths")))
             last = event_log if number + 1 == len(cells) else None
             with last.open("wb") if last else nullcontext() as file:
-                records = Simulator(config, log=EventLog(file, config) if file else None).run(arrivals)
-            results.append((name, each, summarise(records, allowed=allowed)))
+                simulator = Simulator(config, log=EventLog(file, config) if file else None)
+                records = simulator.run(arrivals)
+            summary = summarise(records, allowed=allowed)
+            if served.spec.dims:
+                figures = simulator.metrics.snapshot()["models"][spec.name]
+                quarters = by_quarter(records, [one.inputs for one in arrivals], allowed)
+                padding = figures["padded_lengths"] / max(1, figures["run_lengths"])
+                summary = replace(summary, quarters=quarters, padding=padding)
+            results.append((name, each, summary))
     title = f"{served.spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}"
+    title += f", {told_rows(rows)}" if rows else ""
     show(title, [_row(name, each, summary) for name, each, summary in results])
     console.print(f"serial capacity at full depth: {capacity:.0f} requests a second")
+    if any(summary.padding > PADS_LITTLE for _, _, summary in results):
+        why = why_padded(served.costs, [length for length, _ in rows], max_batch or spec.max_batch)
+        console.print(f"why rows are padded: {why}", highlight=False)
     save(json_file, [{"policy": name, "rate": each, **asdict(summary)} for name, each, summary in results])
 
 
+def _rows(served: ServedModel, told: str) -> Rows:
+    """Return the rows to draw from; none for a model whose rows are all alike, or as long as their answers."""
+    spec = served.spec
+    if spec.dims:
+        return read_rows(told, spec.dims, spec.name)
+    if not told:
+        return ()
+    dims = lengths_named(spec).dims
+    if not dims:
+        raise ConfigError(f"the rows of {spec.name} are all of one size: leave out --lengths")
+    return read_rows(told, dims, spec.name)
+
+
 def _row(policy: str, rate: float, summary: Summary) -> Row:
-    return {
+    row: Row = {
         "policy": policy,
         "offered/s": f"{rate:.0f}",
         "answered/s": f"{summary.throughput:.0f}",
@@ -112,6 +154,10 @@ def _row(policy: str, rate: float, summary: Summary) -> Row:
         "in time": percent(summary.in_time / summary.requests),
         "left at": "  ".join(f"{stage}: {percent(share)}" for stage, share in summary.left_at.items()),
     }
+    if summary.quarters:
+        row["in time, shortest to longest"] = " ".join(f"{share:.2f}" for share in summary.quarters)
+        row["lengths run"] = f"{summary.padding:.2f}"
+    return row
 
 
 def replay(log: Annotated[Path, typer.Argument(help="A file written by `latebind serve --event-log`.")]) -> None:

@@ -126,9 +126,7 @@ def sampling_of(question: Question) -> Sampling:
 
 def busy_workers(question: Question) -> float:
     """Return how many workers of speed 1 the traffic keeps busy without batches."""
-    alone = np.array(
-        [model.served.costs.remaining(0, 1, model.served.costs.typical) for model in question.population.models]
-    )
+    alone = np.array([model.alone() for model in question.population.models])
     return max(1e-9, float(alone @ _rates(question)))
 
 
@@ -155,12 +153,13 @@ def _sample(
     Of many such samples the one is taken whose sums of work and of bytes are closest to their shares (rerandomization,
     Morgan and Rubin 2012): what these do to the number of machines is known, and would only hide what is not.
     """
-    served = [model.served for model in question.population.models]
-    work = _rates(question) * np.array([least_work(one, question.workload.policy) for one in served])
+    models = question.population.models
+    work = _rates(question) * np.array([least_work(one, question.workload.policy) for one in models])
     carries = min(kind.workers * kind.speed for kind in question.workload.machines)
     parts = np.maximum(1, np.ceil(work / (HALF * carries))).astype(np.int64)
-    every = np.repeat(np.arange(len(served)), parts)
-    figures = np.stack([(work / parts)[every], np.array([one.footprint.size for one in served], dtype=float)[every]])
+    every = np.repeat(np.arange(len(models)), parts)
+    sizes = np.array([one.served.footprint.size for one in models], dtype=float)
+    figures = np.stack([(work / parts)[every], sizes[every]])
     shares = figures / figures.sum(axis=1, keepdims=True)
     strata = np.array_split(np.argsort(-figures[0], kind="stable"), max(1, round(share * len(every))))
     drawn = np.stack([random.choice(stratum, TRIES) for stratum in strata])  # (strata, tries)

@@ -120,7 +120,11 @@ class Simulator(Machine):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Seconds and shares over one run; latencies are of answered requests only, NaN where there are none."""
+    """Seconds and shares over one run; latencies are of answered requests only, NaN where there are none.
+
+    Of rows that differ in length, `quarters` are the shares in time of the shortest quarter and of each longer one, and
+    `padding` is how many times their lengths were run; else it is 1.
+    """
 
     requests: int
     answered: int
@@ -130,6 +134,8 @@ class Summary:
     p99: float
     throughput: float
     left_at: dict[int, float]
+    quarters: tuple[float, ...] = ()
+    padding: float = 1.0
 
 
 def summarise(records: Sequence[Record], *, allowed: float) -> Summary:

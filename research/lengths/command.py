@@ -15,7 +15,7 @@ from latebind.cli.console import Rows, console, reporting
 from latebind.cli.options import Processes
 from latebind.domain.errors import ConfigError
 from latebind.repository.directory import json_bytes, write_bytes
-from research.evaluation import Found, Load, Output, Seeds, SideName, evaluate
+from research.evaluation import FirstSeed, Found, Load, Output, Seeds, SideName, evaluate
 from research.lengths.costs import SHAPES, Backend, measure, read_costs
 from research.lengths.simulated import OURS, Result, Scene, Task, long_tail, run, sides, text_lengths
 from research.sides import least, most
@@ -34,6 +34,7 @@ def lengths(
     side: SideName = None,
     max_batch: Annotated[int, Option(min=1, help="The largest batch.")] = 32,
     seeds: Seeds = 20,
+    first_seed: FirstSeed = 0,
     requests: Annotated[int, Option(help="How many requests a run has; the first twentieth does not count.")] = 1_000,
     processes: Processes = 0,
     output: Output,
@@ -58,7 +59,7 @@ def lengths(
             for mix in scene.mixes
             for share in load or LOADS
             for one in every
-            for seed in range(seeds)
+            for seed in range(first_seed, first_seed + seeds)
         ]
 
         def loads(tell: Progress) -> Found:
@@ -71,7 +72,11 @@ def lengths(
                 }
             )
 
-        told = {"costs": scene.costs.told, "capacity": {mix: round(scene.capacity(mix), 1) for mix in scene.mixes}}
+        told = {
+            "costs": scene.costs.told,
+            "capacity": {mix: round(scene.capacity(mix), 1) for mix in scene.mixes},
+            "why rows are padded": {mix: scene.why_padded(mix) for mix in scene.mixes},
+        }
         evaluate({"loads": loads}, output, told)
 
 

@@ -16,6 +16,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, Grid, ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.simulation.driver import Simulator
+from latebind.simulation.lengths import by_quarter, why_padded
 from latebind.simulation.workloads import poisson
 from research.lengths.costs import Measured
 from research.sides import Side, graph
@@ -25,7 +26,6 @@ WARM_UP = 0.05  # of the requests: the queue is empty when they come
 SPECIAL = 2  # tokens that a tokenizer adds to a text
 LONG_TAIL, MEDIAN, SPREAD = (5, 400), 24.0, 1.0  # a lognormal, cut
 DRAWN = 20_000
-QUARTERS = 4
 POLICIES = "research.lengths.policies"
 OURS, FIXED = "ours", "fixed"  # kinds of sides
 
@@ -135,6 +135,10 @@ class Scene:
         )
         return float(np.mean((alone <= allowed) & (np.cumsum(work) / len(lengths) <= time * (1.0 + 1e-9))))
 
+    def why_padded(self, mix: str) -> str:
+        """Return what the costs say of padding."""
+        return why_padded(ModelCosts(self.costs.stages), self.lengths(mix), self.max_batch)
+
     def _estimate(self) -> Estimate:
         served = self.served()
         return Estimate(served.spec, served.costs)
@@ -173,8 +177,6 @@ def run(task: Task, scene: Scene) -> Result:
     answered = [record for record in counted if record.outcome is Outcome.ANSWERED]
     latencies = np.array([record.latency for record in answered] or [np.inf])
     in_time = {record.request for record in answered if record.latency <= allowed}
-    order = sorted((own[record.request], record.request) for record in counted)
-    quarters = [[number in in_time for _, number in part] for part in np.array_split(np.array(order), QUARTERS)]
     computed = simulator.computed if FIXED not in task.side.kinds else scene.costs.most * len(answered)
     tokens = simulator.tokens if FIXED not in task.side.kinds else sum(own[one.request] for one in answered)
     return Result(
@@ -182,7 +184,7 @@ def run(task: Task, scene: Scene) -> Result:
         len(in_time) / len(counted),
         float(latencies.mean()),
         computed / max(1, tokens),
-        tuple(float(np.mean(part)) for part in quarters),
+        by_quarter(counted, own, allowed),
     )
 
 

@@ -24,9 +24,11 @@ from latebind.cli.console import Row, reporting
 from latebind.cli.options import DataOption
 from latebind.cli.sources import load_rows
 from latebind.domain.config import PolicyConfig
+from latebind.domain.model import ModelSpec
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
+from latebind.simulation.lengths import HOW, read_sizes
 from research import live
 from research.evaluation import Conditions, Found, Output, Rounds, Words, evaluate
 from research.live import WAITING, Asked, Call, started
@@ -52,6 +54,7 @@ def validate(
     model: Annotated[Words, Option(help="Take only this model of the folder; may be repeated.")] = None,
     data: Data = None,
     data_option: DataOption = None,
+    lengths: Annotated[str, Option(help=f"The lengths of rows, where they differ in size: {HOW}.")] = "",
     policy: Annotated[Words, Option(help=f"Only this: {', '.join(POLICIES)}; may be repeated.")] = None,
     load: Annotated[float, Option(min=0.01, help="A multiple of each policy's highest throughput.")] = 0.7,
     deadline: Annotated[float, Option(min=1.0, help="A multiple of the time that one request takes alone.")] = 10.0,
@@ -68,7 +71,10 @@ def validate(
     left the network. A ratio is the median over the rounds, simulated over live. Latencies are those of clients of the
     engine, without HTTP. Sequence models need --data.
 
-    Example: `python -m research validate models --model resnet56 --data images.npz`
+    Examples:
+
+    * `python -m research validate models --model resnet56 --data images.npz`
+    * `python -m research validate models --model text --lengths lengths.txt --load 1.4`
     """
     with reporting():
         policies, seed = tuple(chosen(POLICIES, policy or ())), conditions.seed
@@ -77,7 +83,7 @@ def validate(
             paths = {path.parent.name: path for path in find_models(repository, tuple(model or ()))}
             specs = {name: read_spec_and_costs(ModelDirectory.open(path))[0] for name, path in paths.items()}
             if data is None:
-                sent = {name: live.Rows.made_up(spec, Random(seed)) for name, spec in specs.items()}
+                sent = {name: made_up(spec, lengths, Random(seed)) for name, spec in specs.items()}
             else:
                 inputs = load_rows(data, data_option)[0]
                 given = live.Rows({name: array[:MOST_ROWS] for name, array in inputs.items()})
@@ -88,6 +94,14 @@ def validate(
             return Found({title: [row(one, seed) for one in found]})
 
         evaluate({"loads": loads}, output)
+
+
+def made_up(spec: ModelSpec, lengths: str, random: Random) -> live.Rows:
+    """Return made-up rows of a model; of one whose rows differ in size, rows of such lengths."""
+    if not spec.dims:
+        return live.Rows.made_up(spec, random)
+    sizes = read_sizes(lengths, spec.dims, spec.name)
+    return live.Rows.of_sizes(spec, random.sample(sizes, min(len(sizes), MOST_ROWS)), random)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +207,8 @@ def row(one: Compared, seed: int) -> Row:
     every = [np.concatenate(some) for some in (one.live, one.simulated)]
     found: Row = {"model": one.model, "policy": one.policy, "requests": len(every[0])}
     found["not answered"] = " / ".join(f"{np.isinf(some).mean():.1%}" for some in every)
+    shares = [[float(np.isfinite(one).mean()) for one in some] for some in (one.simulated, one.live)]
+    found["answered, times"] = str(median_interval([a / b for a, b in zip(*shares, strict=True) if b], seed=seed))
     for name, figure in FIGURES.items():
         told = [f"{figure(some) * 1e3:.2f}" if len(some := answered(each)) else "-" for each in every]
         found[f"{name} ms"] = " / ".join(told)

@@ -160,6 +160,7 @@ def simulated(log: Log, stretches: Sequence[Sequence[Call]], seed: int) -> list[
             one.left_at if one.left_at >= 0 else last[one.model],
             one.inputs,
             one.outputs,
+            sizes=one.sizes,
         )
         for calls in stretches
         for one in calls

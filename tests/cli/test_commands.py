@@ -86,6 +86,27 @@ def test_a_module_is_built_listed_and_simulated(tmp_path: Path, monkeypatch: pyt
     assert (code, "all identical" in output) == (0, True)
 
 
+def test_texts_of_any_length_are_simulated_as_long_as_they_are_told_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    root, log, figures = tmp_path / "models", tmp_path / "events.jsonl", tmp_path / "simulated.json"
+    code, output = run(*TAGGER.split(), "--name", "tagger", "--out", str(root), "--backend", "eager")
+    assert code == 0, output
+    words = ("simulate", str(root), "--rate", "2000", "--requests", "300", "--policy", "late", "--json", str(figures))
+    code, output = run(*words, "--lengths", "2,8", "--event-log", str(log))
+    assert code == 0, output
+    assert "lengths 2 to 8, half up to 2" in output
+    (cell,) = json.loads(figures.read_text())
+    assert len(cell["quarters"]) == 4
+    assert cell["padding"] >= 1.0
+    assert "all identical" in run("replay", str(log))[1]
+    code, output = run(*words, "--lengths", str(log))
+    assert code == 0, output
+    assert "lengths 2 to 8" in output
+    assert "L must be 1 to 9, not 10" in run(*words, "--lengths", "10")[1]
+
+
 def test_data_that_does_not_fit_leaves_the_former_model_as_it_was(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", picture=np.zeros((8, 3, 8, 8), np.float32))
     words = (*CHAIN.split(), "--out", str(tmp_path), "--name", "chain")

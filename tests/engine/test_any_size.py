@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from latebind.batching.policy import POLICIES
 from latebind.bench.memory import Side
 from latebind.bench.memory import measure as measure_memory
+from latebind.cli.main import app
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.errors import InvalidRequest
+from latebind.domain.eventlog import read_log
 from latebind.domain.sizes import Dim, Size
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import probe
@@ -25,7 +28,9 @@ from latebind.engine.order import EngineOrder
 from latebind.engine.slots import KEPT
 from latebind.program.build import build_program
 from latebind.program.program import Program
+from latebind.queries.scheduler import replayed
 from latebind.repository.listing import find_served
+from latebind.simulation.lengths import read_rows
 from tests.building import made_once
 from tests.engine.started import Started, engine, soon, started, until_slots_are_free
 from tests.program.modules import Reader
@@ -305,6 +310,30 @@ async def test_trial_requests_are_of_the_least_and_the_largest_rows(by_policy: S
 async def test_a_size_that_is_not_allowed_is_refused_with_the_range(by_policy: Started) -> None:
     with pytest.raises(InvalidRequest, match="for L: it must be 1 to 40"):
         await by_policy.client.claim("tags", 1, deadline=soon(), dims={"L": 41})
+
+
+async def test_the_log_of_rows_of_any_size_replays_and_tells_how_long_they_were(any_size: Path, tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    async with engine(any_size, config=EngineConfig(workers=2, slots=32), log=log) as client:
+        traffic = Traffic(client, seed=5)
+        await traffic.calls(150)
+        sizes, words = (9, 2, 9, 31), np.ones((2, 31), np.int64)
+        await asyncio.gather(
+            *[client.infer("tags", {"words": words[:, :length]}, deadline=soon()) for length in sizes],
+            client.infer("cascade", {"words": words[:, :5]}, deadline=soon()),
+        )
+    with log.open("rb") as file:
+        events, actions, differs = replayed(*read_log(file))
+    assert not differs
+    assert min(events, actions) > 300
+    found = Counter(read_rows(str(log), kinds()["tags"].dims, "tags"))
+    for length in sizes:
+        assert any(long == length for long, _ in found)
+    assert len({key for _, key in found}) == len(found), "equal sizes have one number"
+    runner = CliRunner().invoke(
+        app, ["simulate", str(any_size), "--model", "pictures", "--lengths", str(log), "--requests", "300"]
+    )
+    assert (runner.exit_code, "half up to" in runner.output) == (0, True), runner.output
 
 
 async def test_models_of_any_size_are_measured_loaded_and_served_within_a_budget(any_size: Path) -> None:

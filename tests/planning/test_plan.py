@@ -173,7 +173,7 @@ FLEET = fleet(2, model("quick", allowed=1.0), model("slow", allowed=10.0))
 
 def played(times: list[float], models: list[int], took: list[float], outcome: list[Outcome]) -> Played:
     n = len(times)
-    requests = Requests(np.array(times), np.array(models, np.int32), np.zeros(n, np.int16))
+    requests = Requests(np.array(times), np.array(models, np.int32), np.zeros(n, np.int16), np.zeros(n, np.int32))
     ended = np.array(times) + np.array(took)
     return Played(requests, ended, np.array(outcome, np.int8), np.zeros(n, np.int32), 20, np.array([4.0, 6.0]))
 

@@ -3,6 +3,7 @@
 from io import BytesIO
 from math import inf
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ from latebind.bench.subject import Setting
 from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, StageDone
+from latebind.program.stored import read_spec_and_costs
+from latebind.repository.directory import ModelDirectory
 from latebind.scheduler import Scheduler
 from research.live import Call, Rows
-from research.validate.command import Compared, Plan, row, visited
+from research.validate.command import Compared, Plan, made_up, row, visited
 from research.validate.simulated import Log, simulated
+from tests.building import made_once
+from tests.engine.test_any_size import build_all
 from tests.models import served
 from tests.research.conftest import quiet, subject_of
 
@@ -64,8 +69,21 @@ def test_ratios_are_medians_of_rounds_and_count_who_was_answered() -> None:
     assert str(found["mean, times"]).startswith("1.050 ")
     assert found["not answered"] == "33.3% / 33.3%"
     assert found["mean ms"] == "20.00 / 33.67"
+    assert str(found["answered, times"]).startswith("1.000 ")
     nobody = row(Compared("net", "graph", live, [np.array([inf])] * 3), 0)
     assert (nobody["mean, times"], nobody["mean ms"]) == ("", "20.00 / -")
+
+
+def test_rows_of_any_size_are_simulated_at_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    path, plan = made_once(tmp_path_factory, "any-size", build_all), Plan(load=0.3, rounds=1, blocks=1, deadline=1000.0)
+    spec = read_spec_and_costs(ModelDirectory.open(path / "pictures" / "1"))[0]
+    rows = made_up(spec, "2x3,12x9,4x3", Random(0))
+    shapes = {rows.given(row, spec)["image"].shape for row in range(3)}
+    assert shapes == {(1, 2, 2, 3), (1, 2, 12, 9), (1, 2, 4, 3)}
+    (found,) = visited({"pictures": path / "pictures" / "1"}, ["late"], {"pictures": rows}, plan, Setting(), quiet)
+    ((live,), (would,)) = found.live, found.simulated
+    assert len(live) == len(would) > 0
+    assert np.isfinite(would).all()
 
 
 @pytest.mark.parametrize("model", ["chain", "backwards"])

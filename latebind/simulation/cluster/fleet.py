@@ -1,6 +1,8 @@
 """A simulated cluster and its work: machines of one kind, models, requests, and what became of the requests."""
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -10,7 +12,8 @@ from numpy.typing import NDArray
 
 from latebind.cluster.placement import Costs
 from latebind.domain.config import PolicyConfig, ResidencyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, Grid, ModelCosts
+from latebind.domain.costs import Curve, Grid
+from latebind.simulation.lengths import Rows
 
 UNKNOWN = -1  # in place of an outcome: the run was stopped before the request ended
 
@@ -37,10 +40,31 @@ class MachineKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class ClusterModel:
-    """A model of the cluster: its description for the schedulers, and the seconds within which each answer is due."""
+    """A model of the cluster: its description for the schedulers, and the seconds within which each answer is due.
+
+    Its requests have one of `rows` each, all alike often, where they differ in length.
+    """
 
     served: ServedModel
     allowed: float  # seconds
+    rows: Rows = ()
+
+    def mean_seconds(self, batch: int) -> float:
+        """Return the mean seconds of a batch of one length; each stage counts by the share of requests it is run by."""
+        costs, seconds = self.served.costs, 0.0
+        lengths = Counter([length for length, _ in self.rows] or [costs.typical])
+        for length, count in lengths.items():
+            reach = float(count)
+            for stage in range(len(costs.stages)):
+                seconds += reach * costs.step(stage, batch, length)
+                reach -= count * costs.hit_rates.get(stage, 0.0)
+        return seconds / lengths.total()
+
+    def alone(self) -> float:
+        """Return the mean seconds of a request that runs alone and to the end."""
+        costs = self.served.costs
+        lengths = [length for length, _ in self.rows] or [costs.typical]
+        return fmean([costs.remaining(0, 1, length) for length in lengths])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +72,13 @@ class Requests:
     """All requests of a run in order of arrival: `times` in seconds `(N,)` float64 and `models` `(N,)` int32.
 
     `leaves` `(N,)` int16 is the stage after which each request leaves: the stage whose learned cache answers it, or the
-    last one.
+    last one. `rows` `(N,)` int32 is the place of each one's row among those of its model, where these differ.
     """
 
     times: NDArray[np.float64]
     models: NDArray[np.int32]
     leaves: NDArray[np.int16]
+    rows: NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.times)
@@ -87,7 +112,7 @@ class Fleet:
         for model in self.models:
             one = scaled(model.served, self.kind)
             size = sum(one.footprint.sizes[: one.footprint.stages])
-            work = least_work(one, self.policy) / self.kind.workers
+            work = least_work(replace(model, served=one), self.policy) / self.kind.workers
             found[one.spec.name] = Costs(size, one.footprint.penalty, work, model.allowed)
         return found
 
@@ -134,19 +159,11 @@ def scaled(model: ServedModel, kind: MachineKind) -> ServedModel:
     )
 
 
-def least_work(model: ServedModel, policy: PolicyConfig) -> float:
-    """Return the seconds of a worker that a request takes in the largest batch that may form."""
-    batch = min(model.spec.max_batch, policy.max_batch or model.spec.max_batch)
-    return mean_seconds(model.costs, batch) / batch
-
-
-def mean_seconds(costs: ModelCosts, batch: int) -> float:
-    """Return the mean seconds of a batch, in which each stage counts by the share of requests that reach it."""
-    reach, seconds, length = 1.0, 0.0, costs.typical
-    for stage in range(len(costs.stages)):
-        seconds += reach * costs.step(stage, batch, length)
-        reach -= costs.hit_rates.get(stage, 0.0)
-    return seconds
+def least_work(model: ClusterModel, policy: PolicyConfig) -> float:
+    """Return the mean seconds of a worker that a request takes in the largest batch that may form."""
+    spec = model.served.spec
+    batch = min(spec.max_batch, policy.max_batch or spec.max_batch)
+    return model.mean_seconds(batch) / batch
 
 
 def _quicker(curve: Curve, speed: float) -> Curve:

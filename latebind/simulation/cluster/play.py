@@ -86,6 +86,7 @@ class _Cluster:
         self._times: list[float] = requests.times.tolist()
         self._models: list[int] = requests.models.tolist()
         self._leaves: list[int] = requests.leaves.tolist()
+        self._rows: list[int] = requests.rows.tolist()
         self._end_times = [float("nan")] * count
         self._outcomes = [UNKNOWN] * count
         self._machines = [NOBODY] * count
@@ -128,7 +129,9 @@ class _Cluster:
             self._close(number, Outcome.REFUSED_FULL if self._up else Outcome.FAILED, NOBODY, now)
             return
         seen.under_way += 1
-        arrival = Arrival(came, name, allowed, self._leaves[number])
+        rows = self._fleet.models[model].rows
+        length, sizes = rows[self._rows[number]] if rows else (1, 0)
+        arrival = Arrival(came, name, allowed, self._leaves[number], length, sizes=sizes)
         self._machines[number] = int(seen.name)
         unit = self._units[self._machines[number]]
         unit.machine.take((number,), arrival, came + allowed - self._fleet.hop, now=now)

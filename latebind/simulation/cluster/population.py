@@ -10,19 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, log
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.config import ServedModel
-from latebind.domain.costs import Curve, Footprint, ModelCosts, at_any_length
+from latebind.domain.costs import Curve, Footprint, Grid, ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.sizes import MOST_SIZE, Dim
 from latebind.simulation.cluster.fleet import ClusterModel, Requests
 from latebind.simulation.cluster.workload import Drawn, Models, Traffic, Workload, bytes_of
+from latebind.simulation.lengths import Rows, read_rows
 
 MINUTE = 60.0
 VECTOR = TensorSpec("x", "float32", (1,))
+LENGTH, LONGEST = "length", MOST_SIZE - 1  # the named dimension of declared models
 SEEDS = {"models": 0, "traffic": 1, "requests": 2}  # each draws for itself
 
 
@@ -110,11 +114,23 @@ def _declared(models: Models, name: str, random: np.random.Generator) -> Cluster
     seconds = _number(models.seconds, f"models {models.name!r}: seconds", random)
     size = _number(models.size, f"models {models.name!r}: size", random)
     stages, batches = models.stages, tuple(range(1, models.batch + 1))
-    curve = Curve(batches, tuple([seconds / stages * (models.once + (1.0 - models.once) * b) for b in batches]))
+    dims: tuple[Dim, ...] = ()
+    rows: Rows = ()
+    mean = 1.0
+    if models.lengths:
+        rows = read_rows(models.lengths, (Dim(LENGTH, 1, LONGEST),), name)
+        dims, mean = (Dim(LENGTH, 1, max(length for length, _ in rows)),), fmean(length for length, _ in rows)
+
+    def curve(length: int) -> Curve:
+        each = (1.0 - models.once) * length / mean
+        return Curve(batches, tuple([seconds / stages * (models.once + each * b) for b in batches]))
+
+    ends = (1, dims[0].most) if dims and dims[0].most > 1 else (1,)
+    grid = Grid(ends, tuple(map(curve, ends)))
     hits = {stage: share for stage, share in enumerate(models.hits) if share}
-    costs = ModelCosts(at_any_length(curve) * stages, {stage: Curve((1,), (models.lookup,)) for stage in hits}, hits)
-    spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), stages, models.batch, tuple(hits))
-    return _served(models, spec, costs, size, seconds)
+    costs = ModelCosts((grid,) * stages, {stage: Curve((1,), (models.lookup,)) for stage in hits}, hits)
+    spec = ModelSpec(name, "1", (VECTOR,), (VECTOR,), stages, models.batch, tuple(hits), dims=dims, pads=True)
+    return _served(models, spec, costs, size, rows)
 
 
 def _built(models: Models) -> list[ClusterModel]:
@@ -131,22 +147,24 @@ def _built(models: Models) -> list[ClusterModel]:
         spec, costs = with_caches(*read_spec_and_costs(directory), read_caches(directory))
         if spec.kinds:
             raise ConfigError(
-                f"{directory.path} is a sequence model, and a workload says of no request how long it is: "
+                f"{directory.path} is a sequence model, and a workload says of no request how long its answer is: "
                 "name the others with models.only"
             )
+        if models.lengths and not spec.dims:
+            raise ConfigError(f"the rows of {directory.path} are all of one size: leave out models.lengths")
+        rows = read_rows(models.lengths, spec.dims, spec.name) if spec.dims else ()
         for copy in range(models.count):
             one = replace(spec, name=f"{spec.name}-{copy}") if models.count > 1 else spec
-            found.append(
-                _served(models, one, costs, directory.files[WEIGHTS].bytes, costs.remaining(0, 1, costs.typical))
-            )
+            found.append(_served(models, one, costs, directory.files[WEIGHTS].bytes, rows))
     return found
 
 
-def _served(models: Models, spec: ModelSpec, costs: ModelCosts, size: float, seconds: float) -> ClusterModel:
-    """Return a model with weights of `size` bytes, whose requests take so many seconds alone."""
+def _served(models: Models, spec: ModelSpec, costs: ModelCosts, size: float, rows: Rows) -> ClusterModel:
+    """Return a model with weights of `size` bytes, whose requests have one of these rows where rows differ."""
     piece, bandwidth = max(1, int(size / spec.stages)), bytes_of("bandwidth", models.bandwidth)
     footprint = Footprint((piece,) * spec.stages, (piece / bandwidth,) * spec.stages, fixed=models.start)
-    return ClusterModel(ServedModel(spec, costs, models.queue, footprint), models.deadline + models.times * seconds)
+    model = ClusterModel(ServedModel(spec, costs, models.queue, footprint), models.deadline, rows)
+    return replace(model, allowed=models.deadline + models.times * model.alone()) if models.times else model
 
 
 def _number(written: float | str | Drawn, what: str, random: np.random.Generator) -> float:
@@ -172,7 +190,11 @@ def drawn_requests(
     slots = [spread_out(some, slot * rates.step, rates.step, random) for slot, some in enumerate(counts.T)]
     times, asked = (np.concatenate(column) for column in zip(*slots, strict=True))
     kept = int(np.count_nonzero(times < duration))
-    return Requests(times[:kept], asked[:kept], _leaves(asked[:kept], models, random))
+    asked = asked[:kept]
+    leaves = _leaves(asked, models, random)
+    counts = np.array([max(1, len(model.rows)) for model in models])
+    rows = random.integers(counts[asked]) if counts.max() > 1 else np.zeros(kept, np.int32)
+    return Requests(times[:kept], asked, leaves, rows.astype(np.int32))
 
 
 def spread_out(

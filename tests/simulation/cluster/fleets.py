@@ -55,6 +55,7 @@ def requests(*coming: tuple[float, int], leaves: int = 1) -> Requests:
         np.array([time for time, _ in coming], dtype=np.float64),
         np.array([number for _, number in coming], dtype=np.int32),
         np.full(len(coming), leaves, dtype=np.int16),
+        np.zeros(len(coming), dtype=np.int32),
     )
 
 
@@ -65,4 +66,5 @@ def poisson(count: int, *, rate: float, models: int = 3, stages: int = 2, seed: 
         np.cumsum(random.exponential(1.0 / rate, count)),
         random.integers(0, models, count).astype(np.int32),
         random.integers(0, stages, count).astype(np.int16),
+        np.zeros(count, dtype=np.int32),
     )

@@ -80,6 +80,7 @@ def trace(tmp_path: Path, counts: list[list[int]]) -> Path:
         ("rate = 200", "rate = 0", "traffic has no rate"),
         ("rate = 200", 'trace = "nowhere.npz"', "nowhere.npz is no trace"),
         ("hop = 0.001", "hop = ", "workload.toml: "),
+        ("share = 0", 'lengths = "nowhere.txt"', "nowhere.txt has no lengths .*: write 24, 8,16,64"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_what_to_do(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -139,3 +140,17 @@ def test_a_trace_is_taken_as_it_is_or_scaled_to_a_rate_and_again_for_more_models
     found = requests_of(read_workload(written(tmp_path, text.replace("[traffic]", "[traffic]\nrate = 200"))), 1)
     assert len(found) == pytest.approx(200 * 180, rel=0.05)
     assert np.all(np.bincount(found.models, minlength=31) > 0)
+
+
+def test_rows_of_a_family_are_as_long_as_the_file_says(tmp_path: Path) -> None:
+    (tmp_path / "lengths.txt").write_text("10\n10\n40\n")
+    text = TEXT.replace('name = "text"\n', 'name = "text"\nlengths = "lengths.txt"\nseconds = 0.02\nonce = 0.5\n')
+    population = population_of(read_workload(written(tmp_path, text)))
+    model, found = population.models[-1], population.requests(seed=1)
+    long = np.array([length for length, _ in model.rows])[found.rows[found.models == 30]]
+    assert pytest.approx({length: np.mean(long == length) for length in (10, 40)}, abs=0.06) == {10: 2 / 3, 40: 1 / 3}
+    assert model.served.costs.remaining(0, 1, 20) == pytest.approx(0.02), "20 is the mean"
+    assert model.served.costs.remaining(0, 4, 40) == pytest.approx(0.02 * (0.5 + 0.5 * 4 * 2))
+    assert model.alone() == pytest.approx(0.02)
+    assert model.served.spec.dims[0].most == 40
+    assert not found.rows[found.models < 30].any()

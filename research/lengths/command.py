@@ -117,6 +117,7 @@ def against(found: Sequence[Result], scene: Scene) -> Rows:
                         "in time": f"{_of(runs, 'in_time').mean():.3f}",
                         "over the best baseline's": str(ratio_of_means(_of(runs, "in_time"), goodput)),
                         "at most": f"{scene.bound(mix, load) / goodput.mean():.2f}",
+                        "evenly, in batches": f"{scene.in_batches(mix, load) / goodput.mean():.2f}",
                         "mean over its least": str(ratio_of_means(_of(runs, "mean"), mean)),
                         "mean over that of the best in time": str(
                             ratio_of_means(_of(runs, "mean"), _of(baselines[best], "mean"))

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -134,6 +135,20 @@ class Scene:
             for of in (partial(estimate.whole, 1), partial(estimate.work, self.max_batch))
         )
         return float(np.mean((alone <= allowed) & (np.cumsum(work) / len(lengths) <= time * (1.0 + 1e-9))))
+
+    def in_batches(self, mix: str, load: float) -> float:
+        """Return the share in time where requests come evenly and are answered in batches of one size, without padding.
+
+        The batches follow each other, each of the size that is best. One that takes T seconds has the requests that
+        came while the one before ran, without those that would be late in it.
+        """
+        estimate, allowed, rate = self._estimate(), ALLOWED * self.alone(mix), load * self.capacity(mix)
+        lengths = Counter(self.lengths(mix))
+        found = 0.0
+        for size in range(1, self.max_batch + 1):
+            takes = sum(count * estimate.whole(size, length) for length, count in lengths.items()) / lengths.total()
+            found = max(found, min(size / takes, rate * min(1.0, max(0.0, allowed / takes - 1.0))))
+        return found / rate
 
     def why_padded(self, mix: str) -> str:
         """Return what the costs say of padding."""

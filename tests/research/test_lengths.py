@@ -56,6 +56,9 @@ def test_nobody_can_have_more_in_time_than_what_there_is_time_for() -> None:
     assert bounds == sorted(bounds, reverse=True)
     assert bounds[0] == bounds[1] > bounds[2] > 1 / 1.4, "the longest are left out first"
     assert 0.25 < bounds[3] < bounds[2]
+    evenly = [SCENE.in_batches("long tail", load) for load in (0.1, 1.0, 1.4)]
+    assert evenly[0] == pytest.approx(1.0)
+    assert 1.0 > evenly[1] > evenly[2] > 0.4
 
 
 def test_the_programme_takes_the_least_of_all_ways_to_cut() -> None:

@@ -134,7 +134,7 @@ def every_side(found: Sequence[Result]) -> Rows:
     rows: Rows = []
     for (mix, load), cell in _cells(found).items():
         for label, runs in sorted(cell.items(), key=lambda item: -_of(item[1], "in_time").mean()):
-            quarters = np.mean([one.quarters for one in runs], axis=0)
+            quarters = np.mean([one.figures.quarters for one in runs], axis=0)
             rows.append(
                 {
                     "mix": mix,
@@ -157,7 +157,7 @@ def _cells(found: Sequence[Result]) -> dict[tuple[str, float], dict[str, list[Re
 
 
 def _of(runs: Sequence[Result], figure: str) -> NDArray[np.float64]:
-    return np.array([getattr(one, figure) for one in runs])
+    return np.array([getattr(one.figures, figure) for one in runs])
 
 
 def _named(given: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@
 import gzip
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from latebind.domain.costs import Curve, Grid, ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.simulation.driver import Simulator
 from latebind.simulation.lengths import by_quarter, why_padded
-from latebind.simulation.workloads import poisson
+from latebind.simulation.workloads import Arrival, poisson
 from research.lengths.costs import Measured
 from research.sides import Side, graph
 
@@ -84,17 +84,24 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class Figures:
     """The share of all requests answered in time, by quarter of their lengths too; the mean seconds of the answered.
 
     `padding` is tokens run over tokens of the rows that ran.
     """
 
-    task: Task
     in_time: float
     mean: float
     padding: float
     quarters: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one run."""
+
+    task: Task
+    figures: Figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,10 @@ class Scene:
         estimate = self._estimate()
         return float(np.mean([estimate.whole(1, length) for length in self.lengths(mix)]))
 
+    def allowed(self, mix: str) -> float:
+        """Return the seconds that a request may take."""
+        return ALLOWED * self.alone(mix)
+
     def capacity(self, mix: str) -> float:
         """Return the requests a second where each runs without padding, in the batch that suits its length best."""
         estimate = self._estimate()
@@ -129,7 +140,7 @@ class Scene:
         Those are left out that would be late even alone.
         """
         estimate, lengths = self._estimate(), np.sort(self.lengths(mix))
-        allowed, time = ALLOWED * self.alone(mix), 1.0 / (load * self.capacity(mix))
+        allowed, time = self.allowed(mix), 1.0 / (load * self.capacity(mix))
         alone, work = (
             np.array([of(length) for length in lengths.tolist()])
             for of in (partial(estimate.whole, 1), partial(estimate.work, self.max_batch))
@@ -142,7 +153,7 @@ class Scene:
         The batches follow each other, each of the size that is best. One that takes T seconds has the requests that
         came while the one before ran, without those that would be late in it.
         """
-        estimate, allowed, rate = self._estimate(), ALLOWED * self.alone(mix), load * self.capacity(mix)
+        estimate, allowed, rate = self._estimate(), self.allowed(mix), load * self.capacity(mix)
         lengths = Counter(self.lengths(mix))
         found = 0.0
         for size in range(1, self.max_batch + 1):
@@ -173,33 +184,31 @@ class Padded(Simulator):
 
 def run(task: Task, scene: Scene) -> Result:
     """Run one task."""
-    served, lengths = scene.served(), scene.lengths(task.mix)
-    pairs = tuple([(length, 1) for length in lengths])
-    rate, allowed = task.load * scene.capacity(task.mix), ALLOWED * scene.alone(task.mix)
-    calls = list(
-        poisson(served, rate=rate, requests=task.requests, allowed=allowed, random=Random(task.seed), lengths=pairs)
-    )
-    own = [call.inputs for call in calls]
-    if FIXED in task.side.kinds:
+    pairs = tuple([(length, 1) for length in scene.lengths(task.mix)])
+    rate, allowed, random = task.load * scene.capacity(task.mix), scene.allowed(task.mix), Random(task.seed)
+    calls = poisson(scene.served(), rate=rate, requests=task.requests, allowed=allowed, random=random, lengths=pairs)
+    return Result(task, played(list(calls), task.side, scene, allowed=allowed, warm_up=WARM_UP))
+
+
+def played(calls: Sequence[Arrival], side: Side, scene: Scene, *, allowed: float, warm_up: float = 0.0) -> Figures:
+    """Play calls to one worker under the policy of a side; the share `warm_up` of them, the first, does not count."""
+    served, own = scene.served(), [call.inputs for call in calls]
+    if FIXED in side.kinds:
         calls = [replace(call, inputs=scene.costs.most) for call in calls]
-    if OURS not in task.side.kinds:
+    if OURS not in side.kinds:
         served = _in_one_stage(served)
         calls = [replace(call, leaves_at=0) for call in calls]
-    simulator = Padded(SchedulerConfig((served,), 1, task.side.policy))
+    simulator = Padded(SchedulerConfig((served,), 1, side.policy))
     records = simulator.run(calls)
     simulator.scheduler.check()
-    counted = [record for record in records if record.request >= WARM_UP * len(records)]
+    counted = [record for record in records if record.request >= warm_up * len(records)]
     answered = [record for record in counted if record.outcome is Outcome.ANSWERED]
     latencies = np.array([record.latency for record in answered] or [np.inf])
-    in_time = {record.request for record in answered if record.latency <= allowed}
-    computed = simulator.computed if FIXED not in task.side.kinds else scene.costs.most * len(answered)
-    tokens = simulator.tokens if FIXED not in task.side.kinds else sum(own[one.request] for one in answered)
-    return Result(
-        task,
-        len(in_time) / len(counted),
-        float(latencies.mean()),
-        computed / max(1, tokens),
-        by_quarter(counted, own, allowed),
+    in_time = sum(record.latency <= allowed for record in answered)
+    computed = simulator.computed if FIXED not in side.kinds else scene.costs.most * len(answered)
+    tokens = simulator.tokens if FIXED not in side.kinds else sum(own[one.request] for one in answered)
+    return Figures(
+        in_time / len(counted), float(latencies.mean()), computed / max(1, tokens), by_quarter(counted, own, allowed)
     )
 
 

@@ -46,7 +46,7 @@ def _ran(config: PolicyConfig, *, fixed: float = 0.05) -> list[tuple[int, ...]]:
 
 def test_every_side_answers_and_padding_is_never_below_one() -> None:
     for side in sides(32):
-        found = simulated.run(Task("long tail", 0.6, side, requests=100), SCENE)
+        found = simulated.run(Task("long tail", 0.6, side, requests=100), SCENE).figures
         assert 0.0 <= found.in_time <= 1.0 <= found.padding
         assert len(found.quarters) == 4
 

@@ -67,7 +67,7 @@ class Rows:
             dims, arrays = dict(zip([dim.name for dim in spec.dims], row, strict=True)), dict[str, Array]()
             for tensor in spec.inputs:
                 shape, dtype = (1, *tensor.shape_of(dims)), np.dtype(tensor.dtype)
-                drawn = numbers.standard_normal(shape) if dtype.kind == "f" else np.ones(shape)
+                drawn: Array = numbers.standard_normal(shape) if dtype.kind == "f" else np.ones(shape)
                 if tensor.limit is not None:
                     drawn = numbers.integers(tensor.least, tensor.limit, shape)
                 arrays[tensor.name] = drawn.astype(dtype)

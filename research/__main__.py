@@ -34,6 +34,7 @@ PARTS = {
     "lengths": "lengths.command",
     "lengths-costs": "lengths.command",
     "lengths-live": "lengths.beside",
+    "lengths-one": "lengths.one",
     "lengths-packing": "lengths.packing",
 }
 """The module that has each command, as a function of the same name."""

@@ -1,6 +1,6 @@
-"""The frontend's side of an engine: its process, the slots of its models, the calls that claim them, and their answers.
+"""The frontend's side of an engine: its process, what it is told and asked, and whether it goes on.
 
-A call claims slots, fills them, sends them to the engine, and reads them once that has answered.
+The calls that it answers are those of `claims`.
 """
 
 import asyncio
@@ -8,61 +8,26 @@ import logging
 import os
 import socket
 import time
-from bisect import insort
-from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, islice
+from itertools import count
 from math import inf
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+from typing import Self, TypeVar
 
 import msgspec
 
-from latebind.batching.requests import LAST
-from latebind.domain.actions import Outcome
-from latebind.domain.errors import (
-    ConfigError,
-    Expired,
-    Failed,
-    IllegalEvent,
-    InvalidRequest,
-    LatebindError,
-    Loading,
-    NotFound,
-    Refused,
-    StepFailed,
-    TooLarge,
-    Unavailable,
-)
-from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.errors import ConfigError, Unavailable
 from latebind.domain.picture import Picture
 from latebind.domain.query import lay_out_options
 from latebind.domain.tracing import Trace
+from latebind.engine.claims import Calls, Claims
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
-from latebind.engine.pieces import in_pieces
-from latebind.engine.shared import (
-    IDLE,
-    LISTENER,
-    LOAD_SECONDS,
-    LOADS,
-    LOOK_SECONDS,
-    NO_STEP,
-    PLACE,
-    WROTE,
-    Told,
-    ToldReader,
-    Watched,
-    models_of,
-    pack_arrived,
-    pack_cancelled,
-)
-from latebind.engine.slots import NO_EXTENTS, ModelSlots, Rows, Sizes, SlotMemory, create_file, shapes_of
+from latebind.engine.shared import IDLE, LISTENER, LOAD_SECONDS, LOADS, LOOK_SECONDS, PLACE, Watched, models_of
+from latebind.engine.slots import SlotMemory, create_file
 from latebind.forks.client import Forked, ForkServer, fork_server
-from latebind.sequence.padding import room, steps, trimmed
-from latebind.server.gateway import NO_DIMS, Answer, Shown, Snapshot, StepAnswer
+from latebind.server.gateway import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -71,431 +36,24 @@ STOP_SECONDS = 10.0
 IDLE_LOOK_SECONDS = 0.02
 CONTROL_BYTES = 1 << 24
 ANSWER_SECONDS = 10.0  # that an engine has for an answer on the control stream
-LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
-ANSWERED: Final = Outcome.ANSWERED  # looking the member up in its class takes ten times as long
 
 Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 T = TypeVar("T")
 
-StepRows = Mapping[tuple[str, str], tuple[ModelSpec, ModelSlots, int]]
-"""By step of a query and model: the model, its slots, and its row that belongs to the query in slot 0."""
 
-
-class Sized(NamedTuple):
-    """What the engine is told of the rows of a call: the length of each, and `Arrived.sizes`."""
-
-    lengths: tuple[int, ...]
-    number: int
-
-
-ALIKE: Final = Sized((), 0)  # of a model whose rows have one size
-ALL_ALIKE: Final[Sizes] = ()
-
-
-class Claim:
-    """The slots of one call, from being claimed until they are released. Made by `Claims`.
-
-    A slot is with the engine from `send` until that reports the end of its request. It is free again when it is not
-    with the engine and the claim has been released. The tensors of its rows are `places` of the arrays in `arrays`; in
-    what they differ from rows of other calls for the model says `sized`.
-    """
-
-    def __init__(
-        self,
-        claims: "Claims",
-        requests: tuple[int, ...],
-        slots: tuple[int, ...],
-        arrays: ModelSlots,
-        places: tuple[int, ...],
-        sized: Sized = ALIKE,
-    ) -> None:
-        self._claims = claims
-        self._requests = requests
-        self._slots = slots
-        self._arrays = arrays
-        self._places = places
-        self._sized = sized
-        self._sent = self._released = False
-        self._ended: list[Told | None] = [None] * len(requests)
-        self._pending = len(requests)
-        self._steps: dict[int, list[StepAnswer]] = {}  # of a query, by request
-        self._answered: asyncio.Future[Answer] | None = None  # while `send` waits
-        self.on_tokens: Callable[[], None] | None = None  # of a call that streams, which has so many `tokens`
-        self.tokens = 0
-
-    @property
-    def rows(self) -> Mapping[str, list[Rows]]:
-        """The rows of the slots by input, each of its own shape; the call fills them before it sends them."""
-        places, found = self._places, {}
-        for tensor, array in zip(self._claims.spec.inputs, self._arrays.inputs, strict=True):
-            found[tensor.name] = [array[place, ...] for place in places]
-        return found
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The model whose slots these are."""
-        return self._claims.spec
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
-        """Send the filled rows and return their outputs, copied out of the slots (`gateway.Claim.send`).
-
-        At the deadline that is `Expired`, whatever the engine does; the slots stay the engine's until it reports the
-        end of their requests.
-        """
-        claims = self._claims
-        engine = claims.engine
-        engine.require_engine()
-        if self._sent or self._released:
-            raise IllegalEvent(f"the slots of requests {self._requests} were sent or released before")
-        self._sent = True
-        for request in self._requests:
-            engine.sent[request] = self
-        answered: asyncio.Future[Answer] = engine.loop.create_future()
-        self._answered = answered
-        expiry = engine.loop.call_later(deadline + LATEST_SECONDS - time.monotonic(), self._expire)
-        lengths, sizes = self._sized
-        if claims.reads_sequences:
-            lengths = steps(claims.spec, self.rows)
-        streams = self.on_tokens is not None
-        engine.write(
-            pack_arrived(
-                claims.number, deadline, self._requests, self._slots, lengths, priority, trace, sizes, streams=streams
-            )
-        )
-        try:
-            return await answered
-        except asyncio.CancelledError:
-            left = [one for one, end in zip(self._requests, self._ended, strict=True) if end is None]
-            engine.write(b"".join([pack_cancelled(request) for request in left]))
-            raise
-        finally:
-            expiry.cancel()
-            self._answered = None
-            del answered  # its exception refers to this frame: the cycle would keep the engine's memory mapped
-
-    def stream(self, *, deadline: float, priority: int = 0, trace: int = 0) -> AsyncGenerator[Answer]:
-        """Send the only row, and yield its tokens in pieces as they are written (`engine.pieces`)."""
-        return in_pieces(self, self.send(deadline=deadline, priority=priority, trace=trace))
-
-    def written(self, begin: int, end: int) -> Answer:
-        """Return a copy of these tokens of the only row."""
-        outputs = {name: rows[:, begin:end].copy() for name, rows in self._outputs().items()}
-        return Answer(outputs, (), spec=self.spec, complete=False)
-
-    def shown(self, answer: Answer) -> Iterator[Shown]:
-        """Yield the steps that a query ran, row by row, as calls of their models; yields nothing for a model."""
-        for slot, ran in zip(self._slots, answer.steps, strict=bool(answer.steps)):
-            for step in ran:
-                spec, slots, first = self._claims.step_rows[step.step, step.model]
-                row = first + slot
-                inputs, answers = slots.one(row)
-                given = {tensor.name: [rows[0, ...]] for tensor, rows in zip(spec.inputs, inputs, strict=True)}
-                outputs = {
-                    tensor.name: trimmed(rows, tensor) for tensor, rows in zip(spec.outputs, answers, strict=True)
-                }
-                caches = (int(slots.versions[row]),) if spec.lookups else ()
-                yield Shown(spec, given, Answer(outputs, (step.left_at,), spec=spec, caches=caches))
-
-    def release(self) -> None:
-        """Give up the slots, once. Those that the engine still uses are free when it reports their requests' end."""
-        if self._released:
-            raise IllegalEvent(f"the slots of requests {self._requests} were released before")
-        self._released = True
-        for slot, end in zip(self._slots, self._ended, strict=True):
-            if end is not None or not self._sent:
-                self._claims.free_slot(slot)
-
-    def receive(self, told: Told) -> None:
-        """Handle the end of one request, of one step of a query, or of one token; the last end answers the call."""
-        if told.node == NO_STEP:
-            place = self._requests.index(told.request)
-            self._ended[place] = told
-            self._pending -= 1
-            if self._released:
-                self._claims.free_slot(self._slots[place])
-            if not self._pending and self._answered is not None and not self._answered.done():
-                self._answer(cast(list[Told], self._ended))
-        elif told.node == WROTE:
-            self.tokens = told.option
-            if self.on_tokens is not None:
-                self.on_tokens()
-        else:
-            spec = self.spec.steps[told.node]
-            step = StepAnswer(spec.name, spec.models[told.option], told.stage, told.first, told.second)
-            self._steps.setdefault(told.request, []).append(step)
-
-    def fail(self, error: LatebindError) -> None:
-        """Answer the call with an error, whatever becomes of its requests."""
-        if self._answered is not None and not self._answered.done():
-            self._answered.set_exception(error)
-
-    def _expire(self) -> None:
-        self.fail(_expired(self.spec.name))
-
-    def _outputs(self) -> dict[str, Rows]:
-        """Return the outputs of the slots, each `(N, *shape)`: a view if the slots are contiguous, else a copy."""
-        first, last = self._places[0], self._places[-1]
-        part = slice(first, last + 1) if last - first + 1 == len(self._places) else list(self._places)
-        found = {}
-        for tensor, rows in zip(self.spec.outputs, self._arrays.outputs, strict=True):
-            found[tensor.name] = rows[part]
-        return found
-
-    def _answer(self, ends: Sequence[Told]) -> None:
-        """Answer the call, all of whose requests have ended."""
-        spec, outputs = self.spec, self._outputs()
-        for end in ends:
-            if end.outcome != ANSWERED:
-                self.fail(_error(spec, end, self._claims.engine.too_large.get(spec.name, "")))
-                return
-        for tensor in spec.outputs:
-            rows = outputs[tensor.name]
-            outputs[tensor.name] = (rows if tensor.padding is None or spec.dims else trimmed(rows, tensor)).copy()
-        _, left_at, _, _, _, waited, ran = zip(*ends, strict=True)
-        ran_steps = tuple([tuple(self._steps.get(one, ())) for one in self._requests]) if spec.steps else ()
-        versions = self._claims.rows.versions
-        caches = tuple([int(versions[slot]) for slot in self._slots]) if len(versions) else ()
-        assert self._answered is not None, "nobody waits"
-        self._answered.set_result(Answer(outputs, left_at, waited, ran, ran_steps, spec, True, caches))
-
-
-class WaitingClaim(NamedTuple):
-    """A call that waits for so many slots, for rows of these sizes."""
-
-    rank: int
-    wanted: int
-    sizes: Sizes
-    claimed: "asyncio.Future[Claim]"
-
-
-class Claims:
-    """The slots of one model or query, whose `number` stands in messages, and the calls that wait for some.
-
-    They are a ring, after Ebird's memory pool (section V, table I). An entry of table I corresponds to a slot: its
-    serial number is the request, its input and output pointers are the number of the slot. Those of one engine share
-    the iterator `numbers`, which numbers all its requests. A request of a query also owns the numbers that follow its
-    own, one for each of the query's steps. `free` is the number of free slots.
-
-    A call also needs room for its rows, and for those of its query's steps, where these differ in size. There is enough
-    for the largest rows in all slots, but not always in one piece. It is `cramped` while the first in its line waits
-    for that; of those that are, the first is served first (`EngineClient.grant_room`).
-    """
-
-    def __init__(
-        self,
-        engine: "EngineClient",
-        number: int,
-        spec: ModelSpec,
-        rows: ModelSlots,
-        slots: int,
-        numbers: Iterator[int],
-        step_rows: StepRows | None = None,
-    ) -> None:
-        self.engine = engine
-        self.number = number
-        self.spec = spec
-        self.rows = rows
-        self.step_rows = step_rows or {}
-        self.reads_sequences = not spec.dims and any(tensor.padding is not None for tensor in spec.inputs)
-        self.cramped = False
-        self._sized_steps = [
-            (slots.sized, row, sizes_of_step(spec, step, model))
-            for (step, _), (model, slots, row) in self.step_rows.items()
-            if slots.sized is not None
-        ]
-        self._extents = (
-            [0] * slots if spec.dims or self._sized_steps else None
-        )  # of each slot, the one it has a part of
-        self.free = slots
-        self._taken = bytearray(slots)  # 1 where a slot is
-        self._next = 0
-        self._numbers = numbers
-        self._stride = 1 + len(spec.steps)
-        self._waiting: list[WaitingClaim] = []
-
-    def __len__(self) -> int:
-        return len(self._taken)
-
-    @property
-    def busy(self) -> bool:
-        """Whether any call holds slots or waits for some."""
-        return self.free < len(self) or bool(self._waiting)
-
-    async def claim(
-        self, wanted: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
-    ) -> Claim:
-        """Return a claim on `wanted` slots, for rows with these `dims`, waiting in line if too few are free.
-
-        The line is ordered by priority (1 first, 0 last), then by arrival, and holds at most as many calls as there are
-        slots. Raises `Expired` at the `deadline` (`time.monotonic()` seconds), and `Refused` at once if the line is
-        full, `TooLarge` if `wanted` exceeds the number of slots, and `InvalidRequest` for sizes that are not allowed.
-        """
-        sizes = ALL_ALIKE if self.rows.sized is None else self._checked(dims)
-        if not self._waiting and (claim := self._try_claim(wanted, sizes)) is not None:
-            return claim
-        if wanted > len(self):
-            raise TooLarge(
-                f"{self.spec.name} has {len(self)} places: send at most so many rows in a call, not {wanted}"
-            )
-        if len(self._waiting) >= len(self):
-            raise Refused(f"{self._no_room(wanted)}: try again later")
-        waiting = WaitingClaim(priority or LAST, wanted, sizes, asyncio.get_running_loop().create_future())
-        insort(self._waiting, waiting, key=lambda one: one.rank)
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                return await waiting.claimed
-        except (TimeoutError, asyncio.CancelledError) as error:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-            elif waiting.claimed.done() and not waiting.claimed.cancelled() and waiting.claimed.exception() is None:
-                waiting.claimed.result().release()  # it was given some in the meantime: they go to the next
-            self._grant_waiting()
-            if isinstance(error, asyncio.CancelledError):
-                raise
-            had = f"{self._no_room(wanted)}, and had none by the deadline: allow more time (`timeout`)"
-            raise Expired(had) from None
-        finally:
-            del waiting  # its exception refers to this frame: the cycle would keep the slots mapped
-
-    def free_slot(self, slot: int) -> None:
-        """Make a slot free again; if calls wait, they are served."""
-        self._taken[slot] = 0
-        self.free += 1
-        if self._extents is not None:
-            self.engine.extents.free(self._extents[slot])
-        if self._waiting or self._extents is not None:
-            self._grant_waiting()
-
-    def fail_waiting(self, error: LatebindError) -> None:
-        """Fail all waiting calls with this error."""
-        for waiting in self._waiting:
-            if not waiting.claimed.done():
-                waiting.claimed.set_exception(error)
-        self._waiting.clear()
-
-    def _checked(self, dims: Mapping[str, int]) -> Sizes:
-        """Return the sizes in the order of the model's dimensions; raises `InvalidRequest`."""
-        for dim in self.spec.dims:
-            if dim.name not in dims or not dim.allows(dims[dim.name]):
-                given = dims.get(dim.name, "no size")
-                raise InvalidRequest(f"{self.spec.name} is given {given} for {dim.name}: it must be {dim.range()}")
-        return tuple([dims[dim.name] for dim in self.spec.dims])
-
-    def _try_claim(self, wanted: int, sizes: Sizes) -> Claim | None:
-        """Claim slots that are contiguous, and follow those given before, if such are free: a batch of them is a view.
-
-        If the slot given last is free again, there is no batch to be contiguous with, and the search starts at slot 0:
-        the processor's caches still hold the rows used last.
-        """
-        if wanted > self.free:
-            self.cramped = False
-            return None
-        if not self._taken[self._next - 1]:
-            self._next = 0
-        run = bytes(wanted)
-        first = self._taken.find(run, self._next)
-        if first < 0:
-            first = self._taken.find(run)
-        if first >= 0:
-            slots = tuple(range(first, first + wanted))
-        else:
-            around = chain(range(self._next, len(self)), range(self._next))
-            slots = tuple(islice((slot for slot in around if not self._taken[slot]), wanted))
-        if self._extents is not None and not self._found_room(self._extents, slots, sizes):
-            return None
-        for slot in slots:
-            self._taken[slot] = 1
-        self.free -= wanted
-        self._next = slots[-1] + 1
-        requests = tuple(islice(self._numbers, wanted * self._stride))[:: self._stride]
-        sized = self.rows.sized
-        if sized is None:
-            return Claim(self, requests, slots, self.rows, slots)
-        arrays = ModelSlots(*sized.views(slots), self.rows.versions)
-        told = Sized((sized.length(sizes),) * wanted, sized.number(sizes))
-        return Claim(self, requests, slots, arrays, tuple(range(wanted)), told)
-
-    def _found_room(self, extents: list[int], slots: Sequence[int], sizes: Sizes) -> bool:
-        """Return whether there is room for rows of these sizes in these slots, which then have it."""
-        rows = [] if self.rows.sized is None else [(self.rows.sized, list(slots), sizes)]
-        for sized, row, of_step in self._sized_steps:
-            rows.append((sized, [row + slot for slot in slots], of_step(sizes)))
-        cramped, begin = self.engine.cramped, None
-        if not cramped or cramped[0] is self:
-            size = sum([sized.bytes_of(len(some), each) for sized, some, each in rows])
-            begin = self.engine.extents.take(size, shares=len(slots))
-        self.cramped = begin is None
-        if begin is None:
-            if self not in cramped:
-                cramped.append(self)
-            return False
-        for slot in slots:
-            extents[slot] = begin
-        for sized, some, each in rows:
-            begin = sized.place(begin, some, each)
-        return True
-
-    def _grant_waiting(self) -> None:
-        """Give slots to the calls that wait here, then room to those that wait elsewhere."""
-        self.serve_line()
-        if self._extents is not None:
-            self.engine.grant_room()
-
-    def serve_line(self) -> None:
-        """Give slots to waiting calls in order, until there are too few, or too little room, for the first of them."""
-        while self._waiting:
-            waiting = self._waiting[0]
-            if not waiting.claimed.done():
-                claim = self._try_claim(waiting.wanted, waiting.sizes)
-                if claim is None:
-                    return
-                waiting.claimed.set_result(claim)
-            self._waiting.pop(0)
-        self.cramped = False
-
-    def _no_room(self, wanted: int) -> str:
-        free = f"{self.free} of {len(self)} places are free"
-        return f"{self.spec.name} has no room for {wanted} more rows ({free})"
-
-
-def sizes_of_step(query: ModelSpec, step: str, model: ModelSpec) -> Callable[[Sizes], Sizes]:
-    """Return what tells the sizes of a model's dimensions in a step of a query from those of the query's own."""
-    (of_step,) = [dict(one.dims) for one in query.steps if one.name == step]
-    sizes = tuple([of_step.get(dim.name, dim.most) for dim in model.dims])
-    shapes = shapes_of(query, [TensorSpec(step, "int32", (), sizes=sizes)])
-    return lambda sizes: shapes(sizes)[0]
-
-
-class EngineClient(asyncio.Protocol):
+class EngineClient(Calls):
     """A `Gateway` to one engine in a process of its own. Create it with `start`, end it with `close`.
 
-    `models` are the models and queries that it serves; `order` names the models as they were ordered. `deadlines` maps
-    a query to the seconds that its requests get if they name no time-out; queries without such a default are left out.
-    `too_large` says of models that memory does not hold as a whole what they take. `caches` is what the engine reported
-    last of the learned caches that each model uses; answers say it for themselves (`Answer.caches`). `on_lost` is
-    called if the process ends without having been told to.
+    `order` names the models as they were ordered. `deadlines` maps a query to the seconds that its requests get if they
+    name no time-out; queries without such a default are left out. `caches` is what the engine reported last of the
+    learned caches that each model uses; answers say it for themselves (`Answer.caches`).
     """
 
     def __init__(self, process: Forked, control: Control, files: Sequence[int]) -> None:
-        self.models: Mapping[str, ModelSpec] = {}
+        super().__init__()
         self.order: Sequence[str] = ()
         self.deadlines: Mapping[str, float] = {}
-        self.too_large: Mapping[str, str] = {}
         self.caches: dict[str, InUse] = {}
-        self.on_lost: Callable[[], None] | None = None
-        self.loop = asyncio.get_running_loop()
-        self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
-        self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
-        self.extents = NO_EXTENTS  # for rows that differ in size
-        self.cramped: deque[Claims] = deque()  # of which a call waits for room there
         self.process_id = process.pid
         self._process = process
         self._control, self._control_writer = control
@@ -504,11 +62,6 @@ class EngineClient(asyncio.Protocol):
         self._slots, self._places = self._files = list(files)
         self._watched = Watched(self._places)
         self._ran: tuple[int, ...] | None = None  # known once the process is to end
-        self._messages: asyncio.Transport | None = None
-        self._reader = ToldReader()
-        self._unsent: list[bytes] = []  # messages of this turn of the event loop
-        self._claims: dict[str, Claims] = {}
-        self._alive = False
         self._own = ExitStack()  # resources that end with this client
 
     @classmethod
@@ -613,83 +166,6 @@ class EngineClient(asyncio.Protocol):
             self._process.kill()
             assert self._messages is not None
             self._messages.abort()  # the process may take its time to die
-
-    def claim(
-        self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
-    ) -> Coroutine[Any, Any, Claim]:
-        """Return `rows` slots to fill, waiting in line if too few are free.
-
-        Raises `Refused`, `Expired`, `Unavailable`, `NotFound` or `InvalidRequest`.
-        """
-        self.require_engine()
-        claims = self._claims.get(model)
-        if claims is None:
-            raise NotFound(f"there is no model {model!r:.140}")
-        return claims.claim(rows, deadline=deadline, priority=priority, dims=dims)
-
-    async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
-        """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.
-
-        Raises what `claim` and `Claim.send` raise. Cancelling this call cancels its requests.
-        """
-        spec = self.models[model]
-        dims = spec.dims_of({name: some.shape[1:] for name, some in rows.items()}) if spec.dims else NO_DIMS
-        with await self.claim(model, len(next(iter(rows.values()))), deadline=deadline, dims=dims) as claim:
-            for tensor in spec.inputs:
-                for place, row in zip(claim.rows[tensor.name], rows[tensor.name], strict=True):
-                    (place if spec.dims else room(place, row.shape, tensor))[...] = row
-            return await claim.send(deadline=deadline)
-
-    def grant_room(self) -> None:
-        """Give room to calls that wait for it, in the order of their lines, until there is too little for the first."""
-        while self.cramped:
-            claims = self.cramped[0]
-            claims.serve_line()
-            if claims.cramped:
-                return
-            self.cramped.popleft()
-
-    def require_engine(self) -> None:
-        """Raise `Unavailable` if the engine has ended."""
-        if not self._alive:
-            raise Unavailable("the engine ended before this request could run: send it again")
-
-    def write(self, messages: bytes) -> None:
-        """Send messages of a claim, together with those of other calls that the event loop serves in the same turn.
-
-        If the engine has ended, they are lost. Each write wakes the engine: one for every call took a third of the
-        frontend's time.
-        """
-        if not self._unsent:
-            self.loop.call_soon(self._flush)
-        self._unsent.append(messages)
-
-    def _flush(self) -> None:
-        assert self._messages is not None
-        messages, self._unsent = b"".join(self._unsent), []
-        if not self._messages.is_closing():  # uvloop raises if the other end has gone, even before it reports that
-            self._messages.write(messages)
-
-    def data_received(self, data: bytes) -> None:
-        """Pass the requests, steps and tokens that have ended to their claims."""
-        for told in self._reader.feed(data):
-            claim = self.sent.pop(told.request) if told.node == NO_STEP else self.sent[told.request]
-            claim.receive(told)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Answer everything in flight with `Unavailable`, because the engine has gone."""
-        del exc
-        served, self._alive = self._alive, False
-        error = Unavailable("the engine ended while this request ran: send it again")
-        lost = set(self.sent.values())
-        self.lost_calls = Counter(claim.spec.name for claim in lost)
-        for claim in lost:
-            claim.fail(error)
-        for claims in self._claims.values():
-            claims.fail_waiting(error)
-        self.sent.clear()
-        if served and self.on_lost is not None:
-            self.on_lost()
 
     async def metrics(self) -> Snapshot:
         """Return the engine's current metrics. Raises `Unavailable`, as all questions do."""
@@ -800,43 +276,3 @@ class EngineClient(asyncio.Protocol):
         while self._files:
             os.close(self._files.pop())
         self._own.close()
-
-
-def _error(spec: ModelSpec, end: Told, too_large: str) -> LatebindError:
-    """Return the error of a request. `too_large` says what its model takes where memory does not hold all of it."""
-    subject = spec.name
-    if spec.steps and end.stage >= 0:  # a query: the step that it had reached
-        step = spec.steps[end.stage].name if end.stage < len(spec.steps) else "outputs"
-        subject = f"step {step!r} of {spec.name}"
-    match end.outcome:
-        case Outcome.REFUSED_FULL:
-            return Refused(f"the queue of {subject} is full: try again later")
-        case Outcome.REFUSED_LATE:
-            why = "with what there is to do first: allow more time (`timeout`, in microseconds) or try again later"
-            if too_large:
-                why = (
-                    f"for it is loaded piece by piece: {too_large}; allow more time (`timeout`, in microseconds), or "
-                    "start the server with more --memory"
-                )
-            return Refused(f"{subject} cannot answer by the deadline, {why}")
-        case Outcome.REFUSED_LOADING:
-            seconds = f"{max(end.first, 0.1):.1f} s"
-            return Loading(
-                f"{subject} is not in memory and is being loaded, for about {seconds}, which is longer than this "
-                f"request may take: try again in {seconds}, or allow more time",
-                end.first,
-            )
-        case Outcome.EXPIRED:
-            return _expired(subject)
-        case Outcome.NOT_LOADED:
-            return Unavailable(
-                f"{subject} could not be brought into memory: try again later; the server's log says why, and "
-                "`latebind models` whether its files are whole"
-            )
-        case _:
-            failed = StepFailed if spec.steps else Failed
-            return failed(f"{subject} raised while it ran this request: the server's log says why")
-
-
-def _expired(subject: str) -> Expired:
-    return Expired(f"{subject} could not answer by the deadline: allow more time (`timeout`)")

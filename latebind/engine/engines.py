@@ -23,7 +23,8 @@ from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavail
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
-from latebind.engine.client import Claim, EngineClient
+from latebind.engine.claims import Claim
+from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder, InUse, backend_imports
 from latebind.engine.shared import LOOK_SECONDS
 from latebind.forks.client import ForkServer

@@ -4,7 +4,7 @@ On the CPU nothing is staged: stages read the slots themselves. For a device, in
 outputs back: Ebird's GPU resident memory pool (section V).
 
 The device has a row for each slot, those of query steps included; one that holds a request's input is its InDevPtr.
-Requests that arrive together have slots that follow each other (`client.Claims`), and so rows that do (V-A). InStream
+Requests that arrive together have slots that follow each other (`claims.Claims`), and so rows that do (V-A). InStream
 copies a row as soon as the engine reads the request, and records the row's InEvent. Workers compute on streams of their
 own; on the device, they wait for the InEvent of their batch that was recorded last: InStream copies in order, so the
 others have come too. OutStream copies outputs to the slots' output rows (OutCpuPtr), and requests are reported as

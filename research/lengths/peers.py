@@ -4,11 +4,11 @@ import asyncio
 import gzip
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, cycle
 from math import inf
 from pathlib import Path
 from random import Random
@@ -16,6 +16,7 @@ from random import Random
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from latebind.bench.client import Connections, encode, past
 from latebind.bench.rounds import Progress
@@ -26,6 +27,8 @@ from latebind.domain.sizes import Dim
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
+from research.evaluation import Found
+from research.lengths.simulated import SPECIAL
 from research.peers.servers import (
     PACKAGES,
     TORCH,
@@ -34,6 +37,7 @@ from research.peers.servers import (
     free_port,
     latebind,
     restless,
+    run_to_end,
     running,
     serve_triton,
     turn_of,
@@ -61,7 +65,7 @@ class Embedding(nn.Module):
         """Map tokens and their mask, `(B, L) int64`, to embeddings `(B, width) float32`."""
         hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         mask = attention_mask[..., None].to(hidden.dtype)
-        return nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+        return functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +76,39 @@ class Texts:
     tokens: Sequence[Tensor]
 
     @classmethod
-    def read(cls, file: Path, weights: Path, *, most: int, longest: int) -> "Texts":
-        """Read a text from each line, behind its last tab; a file may be packed by gzip. Raises `ConfigError`."""
+    def read(cls, file: Path, weights: Path, *, most: int, longest: int, lengths: Sequence[int] = ()) -> "Texts":
+        """Read a text from each line, behind its last tab; a file may be packed by gzip. Raises `ConfigError`.
+
+        With `lengths`, there is a text of about as many tokens for each of these, of words as they follow in the file.
+        """
         from tokenizers import Tokenizer  # noqa: PLC0415  (an extra)
 
         data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
-        texts = [line.rpartition("\t")[2] for line in data.decode().splitlines() if line.strip()][:most]
+        texts = [line.rpartition("\t")[2] for line in data.decode().splitlines() if line.strip()]
         if not texts:
             raise ConfigError(f"{file} has no lines of text")
         tokenizer = Tokenizer.from_file(str(weights / "tokenizer.json"))
         tokenizer.no_padding()
         tokenizer.enable_truncation(longest)
-        return cls(texts, [torch.tensor([found.ids]) for found in tokenizer.encode_batch(texts)])
+        if lengths:
+            words = " ".join(texts).split()
+            sizes = [len(found.ids) for found in tokenizer.encode_batch(words)]
+            texts = _strung(cycle(zip(words, sizes, strict=True)), lengths[:most])
+        found = tokenizer.encode_batch(texts[:most])
+        return cls(texts[:most], [torch.tensor([one.ids]) for one in found])
+
+
+def _strung(words: Iterator[tuple[str, int]], lengths: Iterable[int]) -> list[str]:
+    """Return texts of at most so many tokens each, of words with their tokens, those of a whole text included."""
+    texts = list[str]()
+    for length in lengths:
+        some, left = list[str](), length - SPECIAL
+        while not some or left > 0:
+            word, size = next(words)
+            left -= size - SPECIAL
+            some.append(word)
+        texts.append(" ".join(some if left >= 0 or len(some) == 1 else some[:-1]))
+    return texts
 
 
 def build(weights: Path, folder: Path, *, longest: int, max_batch: int, backends: Sequence[str]) -> ModelDirectory:
@@ -123,24 +148,41 @@ class Side:
         return f"POST {self.path} HTTP/1.1\r\n{said}\r\n".encode() + data
 
 
-def sides(
-    repository: Path, peers: Path, folder: Path, weights: Path, options: Sequence[str], batch: int
-) -> dict[str, Side]:
-    """Return the servers by name. All have two workers of one thread, or two threads where they have one worker."""
-    as_json = {"Content-Type": "application/json"}
+def latebind_side(repository: Path, options: Sequence[str], log: Path, *, longest: int = 0) -> Side:
+    """Return a server of ours, with these options; with `longest` rows are sent filled up to so many tokens."""
 
     def v2(text: str, tokens: Tensor, allowed: float | None) -> tuple[Mapping[str, str], bytes]:
-        rows = {"input_ids": tokens.numpy(), "attention_mask": np.ones(tuple(tokens.shape), np.int64)}
-        body = encode(rows, timeout=allowed)
+        padding = (0, max(0, longest - tokens.shape[1]))
+        rows = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        body = encode({name: functional.pad(row, padding).numpy() for name, row in rows.items()}, timeout=allowed)
         return body.headers, body.data
+
+    return Side(
+        lambda: latebind(repository, options, ready=MODEL, log=log, grpc=False),
+        f"/v2/models/{MODEL}/infer",
+        v2,
+        _read_v2,
+    )
+
+
+def _read_v2(headers: Mapping[str, str], data: bytes) -> object:
+    begin = int(headers["inference-header-content-length"])
+    return np.frombuffer(data[begin:], np.float32)
+
+
+def sides(
+    repository: Path, peers: Path, folder: Path, weights: Path, options: Sequence[str], batch: int, longest: int
+) -> dict[str, Side]:
+    """Return the servers by name. All have two workers of one thread, or two threads where they have one worker.
+
+    They take texts of up to `longest` tokens.
+    """
+    as_json = {"Content-Type": "application/json"}
+    as_theirs = partial(_with_length, weights, folder / "weights", longest)
 
     def only_tokens(text: str, tokens: Tensor, allowed: float | None) -> tuple[Mapping[str, str], bytes]:
         body = encode({"input_ids": tokens.numpy()}, timeout=allowed)
         return body.headers, body.data
-
-    def read_v2(headers: Mapping[str, str], data: bytes) -> object:
-        begin = int(headers["inference-header-content-length"])
-        return np.frombuffer(data[begin:], np.float32)
 
     def triton() -> AbstractContextManager[Served]:
         return serve_triton(
@@ -160,44 +202,62 @@ def sides(
     @contextmanager
     def sentence_transformers() -> Iterator[Served]:
         path, port = environment(peers, "sentence-transformers", *WITH_TORCH), free_port()
-        command = [str(path / "bin" / "python"), str(HERE / "text_app.py"), str(weights), str(port), "2"]
+        command = [str(path / "bin" / "python"), str(HERE / "text_app.py"), str(as_theirs()), str(port), "2"]
         more = {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "LATEBIND_PEER_BATCH": str(batch)}
         with running(command, http=port, ready="/ready", log=folder / "st.log", more=more) as served:
             yield served
 
     @contextmanager
-    def infinity() -> Iterator[Served]:
-        path, port = environment(peers, "infinity", *WITH_TORCH), free_port()
-        command = [str(path / "bin" / "infinity_emb"), "v2", "--model-id", str(weights), "--port", str(port)]
-        command += ["--engine", "torch", "--device", "cpu", "--batch-size", str(batch), "--served-model-name", MODEL]
+    def infinity(engine: str) -> Iterator[Served]:
+        path, port, there = environment(peers, "infinity", *WITH_TORCH), free_port(), as_theirs()
+        if engine == "optimum":
+            export = [str(path / "bin" / "python"), str(HERE / "text_onnx.py"), str(weights), str(there)]
+            run_to_end(export, f"infinity's packages export no ONNX from {weights}")
+        command = [str(path / "bin" / "infinity_emb"), "v2", "--model-id", str(there), "--port", str(port)]
+        command += ["--engine", engine, "--device", "cpu", "--batch-size", str(batch), "--served-model-name", MODEL]
         command += ["--no-bettertransformer", "--no-model-warmup"]
         more = {"OMP_NUM_THREADS": "2", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
-        with running(command, http=port, ready="/health", log=folder / "infinity.log", more=more) as served:
+        with running(command, http=port, ready="/health", log=folder / f"{engine}.log", more=more) as served:
             yield served
 
+    def infinity_with(engine: str) -> Side:
+        return Side(
+            partial(infinity, engine),
+            "/embeddings",
+            lambda text, tokens, allowed: (as_json, json.dumps({"input": [text], "model": MODEL}).encode()),
+            lambda headers, data: np.array(json.loads(data)["data"][0]["embedding"]),
+        )
+
     return {
-        OURS: Side(
-            lambda: latebind(
-                repository, ["--workers", "2", *options], ready=MODEL, log=folder / "ours.log", grpc=False
-            ),
-            f"/v2/models/{MODEL}/infer",
-            v2,
-            read_v2,
-        ),
+        OURS: latebind_side(repository, ["--workers", "2", *options], folder / "ours.log"),
         "sentence-transformers": Side(
             sentence_transformers,
             "/embed",
             lambda text, tokens, allowed: (as_json, json.dumps({"text": text}).encode()),
             lambda headers, data: np.array(json.loads(data)["embedding"]),
         ),
-        "infinity": Side(
-            infinity,
-            "/embeddings",
-            lambda text, tokens, allowed: (as_json, json.dumps({"input": [text], "model": MODEL}).encode()),
-            lambda headers, data: np.array(json.loads(data)["data"][0]["embedding"]),
-        ),
-        "triton": Side(triton, f"/v2/models/{MODEL}/infer", only_tokens, read_v2),
+        "infinity": infinity_with("torch"),
+        "infinity, ONNX": infinity_with("optimum"),
+        "triton": Side(triton, f"/v2/models/{MODEL}/infer", only_tokens, _read_v2),
     }
+
+
+def _with_length(weights: Path, folder: Path, longest: int) -> Path:
+    """Return a folder of links to these weights that says that texts may have so many tokens."""
+    folder.mkdir(exist_ok=True)
+    for file in weights.iterdir():
+        link = folder / file.name
+        if not link.exists():
+            link.symlink_to(file)
+    said = folder / "sentence_bert_config.json"
+    told = json.loads(said.read_text())
+    said.unlink()
+    said.write_text(json.dumps({**told, "max_seq_length": longest}))
+    return folder
+
+
+Asked = dict[float, dict[str, list[tuple[float, float]]]]
+"""By load and side, for each round the share of calls answered in time, and the mean seconds of the answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +275,36 @@ class Beside:
         with turn_of(self.served[name], self.polling):
             yield
 
-    async def check(self, name: str, right: Sequence[Tensor]) -> None:
-        """Raise `ConfigError` where a server answers a text otherwise than the module does."""
+    def alone(self, name: str, what: Callable[[], Coroutine[None, None, tuple[float, float]]]) -> tuple[float, float]:
+        """Return what a server was found to do while it has the machine."""
+        with self.turn(name):
+            return asyncio.run(what())
+
+    def at_rates(
+        self,
+        rates: Mapping[float, float],
+        allowed: float,
+        rounds: int,
+        seconds: float,
+        seed: int,
+        tell: Progress,
+    ) -> Asked:
+        """Send calls at Poisson times, so many a second by load, each allowed so many seconds; the sides take turns."""
+        asked: Asked = {load: {name: [] for name in self.sides} for load in rates}
+        for number in range(rounds):
+            for place, (load, rate) in enumerate(rates.items()):
+                tell(f"load {load:g}", (number + place / len(rates)) / rounds)
+                times = past(seconds, rate, Random(f"{seed} {number} {load}"))
+                for name in Random(seed + number).sample(list(self.sides), len(self.sides)):
+                    random = Random(f"{seed} {number} {load}")
+                    asked[load][name].append(self.alone(name, partial(self.at_times, name, times, allowed, random)))
+        return asked
+
+    async def check(self, name: str, right: Mapping[int, Tensor]) -> None:
+        """Raise `ConfigError` where a server answers one of these texts otherwise than the module does."""
         there, side = Connections(self.served[name].url), self.sides[name]
-        for text, tokens, expected in zip(self.texts.texts, self.texts.tokens, right, strict=False):
+        for row, expected in right.items():
+            text, tokens = self.texts.texts[row], self.texts.tokens[row]
             async with there.one() as connection:
                 reply = await connection.ask(side.call(there.host, text, tokens, None))
             if reply.status != 200:
@@ -286,62 +372,67 @@ def compare(
     seconds: float,
     seed: int,
     tell: Progress,
-) -> dict[str, Rows]:
-    """Ask all servers in turns: one client in a loop, many, and at Poisson times; return tables."""
+) -> Found:
+    """Ask all servers in turns: one client in a loop, many, and at Poisson times."""
     loop = Loop(directory)
-    right = [loop(tokens) for tokens in texts.tokens[:20]]
-    with ExitStack() as stack:
-        served = {name: stack.enter_context(side.start()) for name, side in given.items()}
-        here = Beside(given, served, restless(served.values()), texts)
-
-        def turn(name: str, what: Callable[[], Coroutine[None, None, tuple[float, float]]]) -> tuple[float, float]:
-            with here.turn(name):
-                return asyncio.run(what())
-
-        for name in given:
-            with here.turn(name):
-                asyncio.run(here.check(name, right))
-                asyncio.run(here.in_a_loop(name, CLIENTS, WARM_UP, Random(seed)))
+    with all_of(given, texts, loop, seed) as here:
         alone: dict[str, list[float]] = {name: [] for name in (*given, LOOP)}
         most: dict[str, list[float]] = {name: [] for name in given}
         for number in range(rounds):
             tell("clients in a loop", number / (2 * rounds))
             for name in Random(seed + number).sample(list(given), len(given)):
                 random = f"{seed} {number}"
-                alone[name].append(turn(name, partial(here.in_a_loop, name, 1, seconds, Random(random)))[1])
-                most[name].append(turn(name, partial(here.in_a_loop, name, CLIENTS, seconds, Random(random)))[0])
+                alone[name].append(here.alone(name, partial(here.in_a_loop, name, 1, seconds, Random(random)))[1])
+                most[name].append(here.alone(name, partial(here.in_a_loop, name, CLIENTS, seconds, Random(random)))[0])
             with ExitStack() as quiet:
                 for one in here.polling:
                     quiet.enter_context(turn_of(Served(0, 0), [one]))
                 alone[LOOP].append(loop.mean(texts, seconds, Random(f"{seed} {number}")))
         best = max((name for name in given if name != OURS), key=lambda name: np.mean(most[name]), default=OURS)
         rate, allowed = float(np.mean(most[best])), deadline * float(np.mean(alone[LOOP]))
-        shares: dict[float, dict[str, list[tuple[float, float]]]] = {
-            load: {name: [] for name in given} for load in loads
-        }
-        for number in range(rounds):
-            for place, load in enumerate(loads):
-                tell(f"load {load:g}", 0.5 + (number + place / len(loads)) / (2 * rounds))
-                times = past(seconds, load * rate, Random(f"{seed} {number} {load}"))
-                for name in Random(seed + number).sample(list(given), len(given)):
-                    random = f"{seed} {number} {load}"
-                    found = turn(name, partial(here.at_times, name, times, allowed, Random(random)))
-                    shares[load][name].append(found)
-    ours = alone[OURS]
+        rates = {load: load * rate for load in loads}
+        asked = here.at_rates(rates, allowed, rounds, seconds, seed, lambda what, done: tell(what, 0.5 + done / 2))
     first: Rows = [
         {
             "side": name,
             "mean ms": f"{np.mean(each) * 1e3:.2f}",
-            "latebind / this": str(ratio_of_means(ours, each)),
+            "latebind / this": str(ratio_of_means(alone[OURS], each)) if OURS in alone else "",
             f"{CLIENTS} clients, a second": f"{np.mean(most[name]):.0f}" if name in most else "",
         }
         for name, each in alone.items()
     ]
     tables: dict[str, Rows] = {"one client, and many, in a loop": first}
-    for load, by_side in shares.items():
-        title = f"{load * rate:.0f} a second ({load:g} times {best}), {allowed * 1e3:.0f} ms allowed"
-        tables[title] = [_row(name, found, by_side[OURS]) for name, found in by_side.items()]
-    return tables
+    for load, by_side in asked.items():
+        title = f"{rates[load]:.0f} a second ({load:g} times {best}), {allowed * 1e3:.0f} ms allowed"
+        tables[title] = [_row(name, found, by_side.get(OURS, found)) for name, found in by_side.items()]
+    raw = {"alone": alone, "most": most, "allowed": allowed, "loads": as_records(asked, rates)}
+    return Found(tables, raw=raw)
+
+
+@contextmanager
+def all_of(given: Mapping[str, Side], texts: Texts, loop: "Loop", seed: int) -> Iterator[Beside]:
+    """Start the servers, see that each answers as the loop does, and warm them up."""
+    longest = max(range(len(texts.texts)), key=lambda row: texts.tokens[row].numel())
+    checked = [*range(min(20, len(texts.texts))), longest]
+    right = {row: loop(texts.tokens[row]) for row in checked}
+    with ExitStack() as stack:
+        served = {name: stack.enter_context(side.start()) for name, side in given.items()}
+        here = Beside(given, served, restless(served.values()), texts)
+        for name in given:
+            with here.turn(name):
+                asyncio.run(here.check(name, right))
+                asyncio.run(here.in_a_loop(name, CLIENTS, WARM_UP, Random(seed)))
+        yield here
+
+
+def as_records(asked: Asked, rates: Mapping[float, float]) -> list[dict[str, object]]:
+    """Return what became of the calls, by load and side: shares in time and mean seconds, one for each round."""
+    return [
+        {"load": load, "rate": rates[load], "side": name, "in_time": list(shares), "mean": list(means)}
+        for load, by_side in asked.items()
+        for name, found in by_side.items()
+        for shares, means in [zip(*found, strict=True)]
+    ]
 
 
 def _row(name: str, found: Sequence[tuple[float, float]], ours: Sequence[tuple[float, float]]) -> Row:

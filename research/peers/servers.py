@@ -183,17 +183,18 @@ def environment(folder: Path, peer: str, *more: str) -> Path:
     path = folder / peer
     wanted = (*PACKAGES[peer], *more)
     if not (path / "bin" / "python").exists():
-        _run([sys.executable, "-m", "venv", str(path)], f"no environment could be made in {path}")
+        run_to_end([sys.executable, "-m", "venv", str(path)], f"no environment could be made in {path}")
     done = path / "latebind-peer.txt"
     missing = set(wanted) - set(done.read_text().split("\n") if done.exists() else ())
     if missing:
         command = [str(path / "bin" / "python"), "-m", "pip", "install", "--quiet", *wanted]
-        _run(command, f"packages of {peer} could not be installed in {path}")
+        run_to_end(command, f"packages of {peer} could not be installed in {path}")
         done.write_text("\n".join(wanted))
     return path
 
 
-def _run(command: list[str], failure: str) -> None:
+def run_to_end(command: list[str], failure: str) -> None:
+    """Run a program; raises `ConfigError` with the last of what it said where it fails."""
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]

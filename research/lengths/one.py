@@ -26,18 +26,17 @@ from latebind.cli.options import Seed
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
-from latebind.engine.crew import load_crew
+from latebind.engine.crew import LoadedModel, load_crew
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
 from latebind.program.load import load_program, load_uncut
-from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from research.evaluation import Found, Output, Rounds, Words, evaluate
 from research.lengths.peers import MODEL, Texts, build, latebind_side
 
-WORKERS = 2
+WORKERS = (1, 2)  # of engines; a server has the most
 ALLOWED = 60.0  # seconds that a call may take
 WARM_UP = 50  # calls of each part
 QUEUED, RAN = ", of it in the queue", ", of it with the worker"
@@ -64,8 +63,8 @@ def lengths_one(
     """Tell where the time of one client's calls goes, texts of their own lengths.
 
     Each part has the one before it within it, and all take turns with the same texts: the uncut model, with the texts
-    sorted by length and as they come; its stages, by themselves and as two workers have them; a worker; an engine of
-    two workers in a process of its own; and a server.
+    sorted by length and as they come; its stages; a worker; an engine in a process of its own, of one worker and of
+    two; and a server.
 
     Example: python -m research lengths-one --weights all-MiniLM-L6-v2 --texts requests.tsv
     """
@@ -123,37 +122,20 @@ async def parts_of(
     """Yield the parts by name, each of which has the one before it within it."""
     given = [(tokens, torch.ones_like(tokens)) for tokens in texts.tokens]
     uncut, program = load_uncut(directory), load_program(directory)
-    config = EngineConfig(workers=WORKERS)
-    (model,), *_ = load_crew([directory.path], config)
-    assert isinstance(model.program, Program)
-    twins = model.program
-    file = create_file()
+    (model,), *_ = load_crew([directory.path], EngineConfig())
     async with AsyncExitStack() as stack:
-        counts = {MODEL: 1}
-        os.ftruncate(file, file_bytes([model.spec], counts))
-        memory = SlotMemory(file, [model.spec], counts)
-        worker = Worker({MODEL: model}, memory)
-        os.close(file)
-        order = EngineOrder((str(directory.path),), config, PolicyConfig())
-        engine = await EngineClient.start(order)
-        stack.push_async_callback(engine.close)
-        side = latebind_side(repository, ["--workers", str(WORKERS), *options], folder / "served.log")
+        engines = {}
+        for workers in WORKERS:
+            order = EngineOrder((str(directory.path),), EngineConfig(workers=workers), PolicyConfig())
+            engine = await EngineClient.start(order)
+            stack.push_async_callback(engine.close)
+            engines[f"engine of {workers}"] = _asking(engine, given)
+        options = ["--workers", str(WORKERS[-1]), *options]
+        side = latebind_side(repository, options, folder / "served.log")
         served = stack.enter_context(side.start())
         there = Connections(served.url)
         stack.callback(there.close)
         requests = [side.call(there.host, "", tokens, None) for tokens in texts.tokens]
-
-        async def ask_engine(rows: Sequence[int]) -> Mapping[str, float]:
-            taken, queued, ran = list[float](), list[float](), list[float]()
-            for row in rows:
-                tokens, mask = given[row]
-                arrays = {"input_ids": tokens.numpy(), "attention_mask": mask.numpy()}
-                begun = time.perf_counter()
-                answer = await engine.infer(MODEL, arrays, deadline=time.monotonic() + ALLOWED)
-                taken.append(time.perf_counter() - begun)
-                queued.append(answer.waited[0])
-                ran.append(answer.ran[0])
-            return {"": float(np.mean(taken)), QUEUED: float(np.mean(queued)), RAN: float(np.mean(ran))}
 
         async def ask_server(rows: Sequence[int]) -> Mapping[str, float]:
             taken = list[float]()
@@ -169,11 +151,39 @@ async def parts_of(
             "uncut, texts sorted by length": _loop(lambda row: uncut(*given[row]), texts.tokens),
             "uncut": _loop(lambda row: uncut(*given[row])),
             "stages": _loop(lambda row: program.run(*given[row])),
-            "stages of two workers": _loop(lambda row: twins.run(*given[row])),
-            "worker": _loop(partial(_work, worker, memory, given)),
-            "engine": ask_engine,
+            "worker": _loop(partial(_work, *_worker(model), given)),
+            **engines,
             "server": ask_server,
         }
+
+
+def _asking(engine: EngineClient, given: Sequence[tuple[Tensor, Tensor]]) -> Part:
+    """Return the part that asks an engine."""
+
+    async def part(rows: Sequence[int]) -> Mapping[str, float]:
+        taken, queued, ran = list[float](), list[float](), list[float]()
+        for row in rows:
+            tokens, mask = given[row]
+            arrays = {"input_ids": tokens.numpy(), "attention_mask": mask.numpy()}
+            begun = time.perf_counter()
+            answer = await engine.infer(MODEL, arrays, deadline=time.monotonic() + ALLOWED)
+            taken.append(time.perf_counter() - begun)
+            queued.append(answer.waited[0])
+            ran.append(answer.ran[0])
+        return {"": float(np.mean(taken)), QUEUED: float(np.mean(queued)), RAN: float(np.mean(ran))}
+
+    return part
+
+
+def _worker(model: LoadedModel) -> tuple[Worker, SlotMemory]:
+    """Return a worker for a model, with a slot."""
+    counts, file = {MODEL: 1}, create_file()
+    try:
+        os.ftruncate(file, file_bytes([model.spec], counts))
+        memory = SlotMemory(file, [model.spec], counts)
+    finally:
+        os.close(file)
+    return Worker({MODEL: model}, memory), memory
 
 
 def _loop(call: Callable[[int], object], sort_by: Sequence[Tensor] | None = None) -> Part:

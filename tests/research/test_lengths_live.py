@@ -58,8 +58,9 @@ def test_the_parts_of_a_call_follow_one_another(given: list[str], tmp_path: Path
     assert done.exit_code == 0, done.output
     (rows,) = json.loads(file.read_text())["parts"]["tables"].values()
     parts = [row["part"] for row in rows]
-    assert parts[1:3] == ["uncut", "stages"]
-    assert parts[-4:] == ["engine", "engine, of it in the queue", "engine, of it with the worker", "server"]
+    assert parts[1:4] == ["uncut", "stages", "worker"]
+    last = "engine of 2"
+    assert parts[-4:] == [last, f"{last}, of it in the queue", f"{last}, of it with the worker", "server"]
     whole = float(rows[-4]["ms"])
     assert all(0.0 <= float(row["ms"]) < whole for row in rows[-3:-1]), "the queue and the worker are within the engine"
 

@@ -10,6 +10,7 @@ from typer import Option
 
 from latebind.bench.rounds import Progress
 from latebind.cli.bench.options import ServeWords
+from latebind.cli.console import reporting
 from latebind.cli.options import Seed
 from latebind.domain.errors import ConfigError
 from latebind.repository.directory import ModelDirectory
@@ -101,4 +102,5 @@ def lengths_live(
                 tell=tell,
             )
 
-    evaluate({"peers": beside, "policies": policies}, output)
+    with reporting():
+        evaluate({"peers": beside, "policies": policies}, output)

@@ -21,7 +21,7 @@ from latebind.bench.client import Connections
 from latebind.bench.rounds import Progress
 from latebind.bench.statistics import mean_interval, ratio_of_means
 from latebind.cli.bench.options import ServeWords
-from latebind.cli.console import Rows
+from latebind.cli.console import Rows, reporting
 from latebind.cli.options import Seed
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
@@ -99,7 +99,8 @@ def lengths_one(
 
             return Found({"one client, a call after another": _table(asyncio.run(measured()))})
 
-    evaluate({"parts": found}, output)
+    with reporting():
+        evaluate({"parts": found}, output)
 
 
 def _table(taken: Mapping[str, Sequence[float]]) -> Rows:

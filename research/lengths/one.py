@@ -39,6 +39,7 @@ from research.lengths.peers import MODEL, Texts, build, latebind_side
 WORKERS = (1, 2)  # of engines; a server has the most
 ALLOWED = 60.0  # seconds that a call may take
 WARM_UP = 50  # calls of each part
+PAUSE = 1e-3  # seconds: about what client, door and engine take between two runs of the model
 QUEUED, RAN = ", of it in the queue", ", of it with the worker"
 
 Part = Callable[[Sequence[int]], Coroutine[None, None, Mapping[str, float]]]
@@ -63,7 +64,8 @@ def lengths_one(
     """Tell where the time of one client's calls goes, texts of their own lengths.
 
     Each part has the one before it within it, and all take turns with the same texts: the uncut model, with the texts
-    sorted by length and as they come; its stages; a worker; an engine in a process of its own, of one worker and of
+    sorted by length and as they come; its stages; these after a pause, as whoever waits for a client makes one, for on
+    a shared machine a core that rested is slower; a worker; an engine in a process of its own, of one worker and of
     two; and a server.
 
     Example: python -m research lengths-one --weights all-MiniLM-L6-v2 --texts requests.tsv
@@ -106,12 +108,19 @@ def lengths_one(
 def _table(taken: Mapping[str, Sequence[float]]) -> Rows:
     rows: Rows = []
     before: NDArray[np.float64] | None = None
-    loop = np.array(taken["stages"])
+    loop, paused = (np.array(taken[name]) for name in ("stages", "stages after a pause"))
     for name, seconds in taken.items():
         within = name.endswith((QUEUED, RAN))
         more = "" if before is None or within else mean_interval((np.array(seconds) - before) * 1e3).written("+.2f")
-        over = "" if within else str(ratio_of_means(seconds, loop))
-        rows.append({"part": name, "ms": f"{np.mean(seconds) * 1e3:.2f}", "more than before": more, "/ stages": over})
+        rows.append(
+            {
+                "part": name,
+                "ms": f"{np.mean(seconds) * 1e3:.2f}",
+                "more than before": more,
+                "/ stages": "" if within else str(ratio_of_means(seconds, loop)),
+                "/ stages after a pause": "" if within else str(ratio_of_means(seconds, paused)),
+            }
+        )
         before = before if within else np.array(seconds)
     return rows
 
@@ -152,7 +161,8 @@ async def parts_of(
             "uncut, texts sorted by length": _loop(lambda row: uncut(*given[row]), texts.tokens),
             "uncut": _loop(lambda row: uncut(*given[row])),
             "stages": _loop(lambda row: program.run(*given[row])),
-            "worker": _loop(partial(_work, *_worker(model), given)),
+            "stages after a pause": _loop(lambda row: program.run(*given[row]), pause=PAUSE),
+            "worker": _loop(partial(_work, *_worker(model), given), pause=PAUSE),
             **engines,
             "server": ask_server,
         }
@@ -187,16 +197,20 @@ def _worker(model: LoadedModel) -> tuple[Worker, SlotMemory]:
     return Worker({MODEL: model}, memory), memory
 
 
-def _loop(call: Callable[[int], object], sort_by: Sequence[Tensor] | None = None) -> Part:
-    """Return the part that calls a function of this process in a loop."""
+def _loop(call: Callable[[int], object], sort_by: Sequence[Tensor] | None = None, *, pause: float = 0.0) -> Part:
+    """Return the part that calls a function of this process in a loop, without the pauses before each call."""
 
     async def part(rows: Sequence[int]) -> Mapping[str, float]:
         order = rows if sort_by is None else sorted(rows, key=lambda row: sort_by[row].numel())
-        begun = time.perf_counter()
+        taken = 0.0
         with torch.inference_mode():
             for row in order:
+                if pause:
+                    time.sleep(pause)
+                begun = time.perf_counter()
                 call(row)
-        return {"": (time.perf_counter() - begun) / len(rows)}
+                taken += time.perf_counter() - begun
+        return {"": taken / len(rows)}
 
     return part
 

@@ -58,7 +58,7 @@ def test_the_parts_of_a_call_follow_one_another(given: list[str], tmp_path: Path
     assert done.exit_code == 0, done.output
     (rows,) = json.loads(file.read_text())["parts"]["tables"].values()
     parts = [row["part"] for row in rows]
-    assert parts[1:4] == ["uncut", "stages", "worker"]
+    assert parts[1:5] == ["uncut", "stages", "stages after a pause", "worker"]
     last = "engine of 2"
     assert parts[-4:] == [last, f"{last}, of it in the queue", f"{last}, of it with the worker", "server"]
     whole = float(rows[-4]["ms"])

@@ -247,12 +247,12 @@ class Claims:
 
     A call also needs room for its rows, and for those of its query's steps, where these differ in size. There is enough
     for the largest rows in all slots, but not always in one piece. It is `cramped` while the first in its line waits
-    for that; of those that are, the first is served first (`Calls.grant_room`).
+    for that; of those that are, the first is served first (`EngineCalls.grant_room`).
     """
 
     def __init__(
         self,
-        engine: "Calls",
+        engine: "EngineCalls",
         number: int,
         spec: ModelSpec,
         rows: ModelSlots,
@@ -435,7 +435,7 @@ def sizes_of_step(query: ModelSpec, step: str, model: ModelSpec) -> Callable[[Si
     return lambda sizes: shapes(sizes)[0]
 
 
-class Calls(asyncio.Protocol):
+class EngineCalls(asyncio.Protocol):
     """The calls of one engine: it gives slots to them, sends what they filled, and hears of their ends.
 
     `models` are the models and queries that the engine serves. `too_large` says of models that memory does not hold as

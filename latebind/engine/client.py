@@ -22,7 +22,7 @@ from latebind.domain.errors import ConfigError, Unavailable
 from latebind.domain.picture import Picture
 from latebind.domain.query import lay_out_options
 from latebind.domain.tracing import Trace
-from latebind.engine.claims import Calls, Claims
+from latebind.engine.claims import Claims, EngineCalls
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
 from latebind.engine.shared import IDLE, LISTENER, LOAD_SECONDS, LOADS, LOOK_SECONDS, PLACE, Watched, models_of
 from latebind.engine.slots import SlotMemory, create_file
@@ -41,7 +41,7 @@ Control = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 T = TypeVar("T")
 
 
-class EngineClient(Calls):
+class EngineClient(EngineCalls):
     """A `Gateway` to one engine in a process of its own. Create it with `start`, end it with `close`.
 
     `order` names the models as they were ordered. `deadlines` maps a query to the seconds that its requests get if they

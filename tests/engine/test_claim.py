@@ -21,7 +21,7 @@ from latebind.domain.actions import Outcome
 from latebind.domain.errors import Expired, IllegalEvent, InvalidRequest, Refused, TooLarge, Unavailable
 from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
-from latebind.engine.claims import LATEST_SECONDS, Calls, Claim, Claims
+from latebind.engine.claims import LATEST_SECONDS, Claim, Claims, EngineCalls
 from latebind.engine.shared import NO_STEP, WROTE, EventReader, Told
 from latebind.engine.slots import Extents, ModelSlots, SlotMemory
 from latebind.server.gateway import NO_DIMS, Answer
@@ -48,7 +48,7 @@ class Pretended:
             require_engine=lambda: None,
             write=lambda messages: self.heard.extend(EventReader(["net"]).feed(messages)),
         )
-        self.claims = Claims(cast(Calls, client), 0, SPEC, rows, slots, count(1))
+        self.claims = Claims(cast(EngineCalls, client), 0, SPEC, rows, slots, count(1))
 
     def say(self, *tokens: int) -> None:
         """Write so many tokens of the first request's answer, and tell so."""
@@ -70,13 +70,13 @@ class Lengths:
         self.cramped: deque[Claims] = deque()
         self.too_large: dict[str, str] = {}
         self.loop = asyncio.get_running_loop()
-        client, numbers = cast(Calls, self), count(1)
+        client, numbers = cast(EngineCalls, self), count(1)
         self.one, self.two = (
             Claims(client, place, spec_of(name, longest=LONGEST), rows, slots, numbers)
             for place, (name, rows) in enumerate(memory.by_name.items())
         )
 
-    grant_room = Calls.grant_room
+    grant_room = EngineCalls.grant_room
 
     def require_engine(self) -> None:
         """It never ends."""

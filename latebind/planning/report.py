@@ -1,5 +1,6 @@
 """A plan in words, tables and plots, with its assumptions."""
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING
@@ -8,11 +9,13 @@ from latebind.planning.plan import FINE, Plan
 from latebind.planning.question import Question
 from latebind.planning.runs import Figures
 from latebind.planning.sampling import Sampling
+from latebind.simulation.lengths import told_rows
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Rows = list[dict[str, object]]
+MANY_ROWS = 4  # kinds of lengths that are told
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -97,12 +100,15 @@ def assumptions(question: Question, sampling: Sampling) -> list[str]:
         if sampling.sampled
         else f"in each of {question.seeds} runs of the plan, and in the first of them for the other offers"
     )
+    rows = Counter([told_rows(model.rows) for model in question.population.models if model.rows])
+    said = "; ".join(f"of {count} model{'s' * (count > 1)}, {told}" for told, count in rows.most_common(MANY_ROWS))
     return [
         f"Enough is: at least {question.target:.4g} of the requests are answered within their deadline, {runs}; "
         f"requests of the first {question.warm:.4g} s do not count, for memory fills meanwhile.",
         "Stages, lookups and loads take exactly the seconds that the file gives, batches those of its curves; learned "
         "caches hit independently, at their rates. Frontends, networks and clients take "
         f"{question.workload.hop * 1e3:.4g} ms for the way to a machine and back.",
+        *([f"How long a row is has nothing to do with when it comes: {said}."] if said else ()),
         "All machines are of one kind, and none fails but where a table says so. Memory is what models may take, "
         "without system, frontend or activations.",
         "Models are placed and requests routed by the code of the ingress of `serve --on ray`, of which there is one; "

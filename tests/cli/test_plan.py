@@ -92,3 +92,10 @@ def test_options_that_make_no_sense_are_told_with_what_to_do(small: Path, words:
     code, output = plan(*([small] if words[0] != "gone.toml" else []), *words)
     assert code == 2
     assert said in output.replace("\n", " ")
+
+
+def test_a_plan_says_how_long_rows_are(small: Path) -> None:
+    small.write_text(SMALL.replace('name = "some"\n', 'name = "some"\nlengths = "8,8,64"\n'))
+    code, output = plan(small, *QUICK, "--target", "90")
+    assert code == 0, output
+    assert "of 4 models, lengths 8 to 64, half up to 8" in " ".join(output.split())

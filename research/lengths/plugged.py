@@ -3,21 +3,26 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
+from urllib.request import urlopen
 
 import numpy as np
 from numpy.typing import NDArray
 
+from latebind.bench.client import past
 from latebind.bench.rounds import Progress
 from latebind.bench.statistics import Interval, ratio_of_means
 from latebind.cli.console import Rows
 from latebind.domain.errors import ConfigError
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
+from latebind.simulation.workloads import Arrival
 from research.evaluation import Found
 from research.lengths.costs import Measured
-from research.lengths.peers import Asked, Loop, Side, Texts, all_of, as_records, latebind_side
-from research.lengths.simulated import FIXED, OURS, Scene
+from research.lengths.peers import MODEL, Asked, Loop, Side, Texts, all_of, as_records, latebind_side
+from research.lengths.simulated import FIXED, OURS, Scene, played
 from research.lengths.simulated import sides as policies
+from research.peers.servers import Served
 from research.sides import Side as Policy
 
 MIX = "texts"
@@ -55,6 +60,8 @@ def compare_policies(
     rates = {load: load * capacity for load in loads}
     with all_of(given, texts, Loop(directory), seed) as here:
         asked = here.at_rates(rates, allowed, rounds, seconds, seed, tell)
+        padding = {label: _padding(here.served[label]) for label in some}
+    would = _simulated(some, scene, rates, allowed, rounds, seconds, seed)
     told = {
         "model": str(directory.path),
         "workers": 1,
@@ -62,9 +69,43 @@ def compare_policies(
         "allowed": allowed,
         "lengths": [tokens.numel() for tokens in texts.tokens],
         "loads": as_records(asked, rates),
+        "simulated": as_records(would, rates),
+        "padding": padding,
+        "why rows are padded": scene.why_padded(MIX),
     }
     title = f"policies, one worker, capacity {capacity:.0f} a second, {allowed * 1e3:.0f} ms allowed"
-    return Found({title: _table(asked, some)}, raw=told)
+    padded: Rows = [{"side": label, "tokens run over tokens": f"{ratio:.2f}"} for label, ratio in padding.items()]
+    return Found({title: _table(asked, would, some), f"padding: {scene.why_padded(MIX)}": padded}, raw=told)
+
+
+def _simulated(
+    some: Mapping[str, Policy],
+    scene: Scene,
+    rates: Mapping[float, float],
+    allowed: float,
+    rounds: int,
+    seconds: float,
+    seed: int,
+) -> Asked:
+    """Return what becomes of the same calls at the same times on the virtual clock, without a frontend."""
+    lengths, last = scene.mixes[MIX], len(scene.costs.stages) - 1
+    found: Asked = {load: {label: [] for label in some} for load in rates}
+    for number in range(rounds):
+        for load, rate in rates.items():
+            times, random = past(seconds, rate, Random(f"{seed} {number} {load}")), Random(f"{seed} {number} {load}")
+            rows = [lengths[random.randrange(len(lengths))] for _ in times]
+            calls = [Arrival(at, MODEL, allowed, last, length) for at, length in zip(times, rows, strict=True)]
+            for label, side in some.items():
+                figures = played(calls, side, scene, allowed=allowed)
+                found[load][label].append((figures.in_time, figures.mean))
+    return found
+
+
+def _padding(served: Served) -> float:
+    """Return what a server tells of padding since it began: tokens run over tokens of the rows."""
+    with urlopen(f"{served.url}/metrics", timeout=10) as reply:  # noqa: S310  (our own server on loopback)
+        lines = reply.read().decode().splitlines()
+    return next((float(line.rpartition(" ")[2]) for line in lines if line.startswith("latebind_padding_ratio{")), 1.0)
 
 
 def _served(one: Policy, repository: Path, folder: Path, longest: int) -> Side:
@@ -79,7 +120,7 @@ def _served(one: Policy, repository: Path, folder: Path, longest: int) -> Side:
     return latebind_side(repository, ["--config", str(file)], folder / f"{name}.log", longest=padded)
 
 
-def _table(asked: Asked, some: Mapping[str, Policy]) -> Rows:
+def _table(asked: Asked, would: Asked, some: Mapping[str, Policy]) -> Rows:
     rows: Rows = []
     for load, by_side in asked.items():
         shares, means = (
@@ -94,12 +135,18 @@ def _table(asked: Asked, some: Mapping[str, Policy]) -> Rows:
                     "side": label,
                     "in time": f"{shares[label].mean():.3f}",
                     "mean ms": f"{means[label].mean() * 1e3:.1f}",
+                    "simulated / live, in time": _times(would[load][label], by_side[label], 0),
+                    "simulated / live, mean": _times(would[load][label], by_side[label], 1),
                     "best baseline": best,
                     "in time over its": str(_over(shares, label, best)),
                     "mean over its": str(_over(means, label, best)),
                 }
             )
     return rows
+
+
+def _times(would: Sequence[tuple[float, float]], did: Sequence[tuple[float, float]], place: int) -> str:
+    return str(ratio_of_means([found[place] for found in would], [found[place] for found in did]))
 
 
 def _over(figures: Mapping[str, NDArray[np.float64]], label: str, best: str) -> Interval | str:

@@ -78,6 +78,11 @@ def test_policies_are_asked_at_loads_of_what_the_profile_says(given: list[str], 
         (load, side) for load in (0.01, 0.02) for side in POLICIES
     ]
     assert all(len(one["in_time"]) == len(one["mean"]) == 2 for one in found["loads"])
+    assert [(one["load"], one["side"]) for one in found["simulated"]] == [
+        (one["load"], one["side"]) for one in found["loads"]
+    ]
+    assert all(0.0 <= share <= 1.0 for one in found["simulated"] for share in one["in_time"])
+    assert min(found["padding"].values()) >= 1.0
     assert all(first["rate"] <= second["rate"] for first, second in pairwise(found["loads"]))
 
 

@@ -187,9 +187,25 @@ class BatchTable:
             self._moved = moved
 
     def merges_with(self, moved: SubBatch, other: SubBatch) -> bool:
-        """Return whether two that could merge do: they need not go on together."""
-        del moved, other
-        return True
+        """Return whether two that could merge do.
+
+        Where requests leave early they do, for they need not go on together; else where that costs less time.
+        """
+        return self.models is None or self.models.exit or self.merging_pays(moved, other)
+
+    def merging_pays(self, moved: SubBatch, other: SubBatch) -> bool:
+        """Return whether less time is lost than if `other` goes on behind the one that has moved, each as it is."""
+        lane = None if self.models is None else self.models.by_name[moved.spec.name]
+        if lane is None or not lane.estimate.by_length:
+            return True
+
+        def rest(rows: int, length: int) -> float:
+            return lane.estimate.rest(rows, moved.stage, 0, length)
+
+        first, second = len(moved.members), len(other.members)
+        one, another = rest(first, moved.inputs), rest(second, other.inputs)
+        both = rest(first + second, max(moved.inputs, other.inputs))
+        return both * (first + second) < one * (first + second) + another * second
 
     def take_out(self, batch: SubBatch, now: float) -> None:
         """Remove a sub-batch; the one that is on top then resumes."""
@@ -211,18 +227,8 @@ class Stack(BatchTable):
         return self.entries[-1] if self.entries else None
 
     def merges_with(self, moved: SubBatch, other: SubBatch) -> bool:
-        """Return whether less time is lost than if `other` goes on behind the one that has moved, each as it is."""
-        lane = None if self.models is None else self.models.by_name[moved.spec.name]
-        if lane is None or not lane.estimate.by_length:
-            return True
-
-        def rest(rows: int, length: int) -> float:
-            return lane.estimate.rest(rows, moved.stage, 0, length)
-
-        first, second = len(moved.members), len(other.members)
-        one, another = rest(first, moved.inputs), rest(second, other.inputs)
-        both = rest(first + second, max(moved.inputs, other.inputs))
-        return both * (first + second) < one * (first + second) + another * second
+        """Return whether two that could merge do: they go on together to the end."""
+        return self.merging_pays(moved, other)
 
 
 class Worker:

@@ -92,6 +92,19 @@ def test_every_request_of_any_length_ends_once(policy: str) -> None:
         assert any(record.outcome is Outcome.ANSWERED for record in records)
 
 
+@pytest.mark.parametrize("hits", [None, {0: 0.3}])
+def test_workers_share_requests_of_any_length(hits: dict[int, float] | None) -> None:
+    model, arrivals = text(fixed=0.02, stages=3, hits=hits), calls(Random(4), 400, rate=60.0, allowed=1.0)
+    shares = []
+    for workers, granularities in ((1, ()), (2, ()), (2, (4, 16))):
+        simulator = Simulator(SchedulerConfig((model,), workers, PolicyConfig("late"), granularities=granularities))
+        records = simulator.run(arrivals)
+        simulator.scheduler.check()
+        assert sorted(record.request for record in records) == list(range(400))
+        shares.append(sum(record.outcome is Outcome.ANSWERED for record in records) / 400)
+    assert min(shares[1:]) > 1.3 * shares[0]
+
+
 @pytest.mark.parametrize("policy", OURS)
 def test_short_requests_do_not_pay_for_a_long_one_that_came_first(policy: str) -> None:
     simulator = Watched(text(), policy)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from latebind.cli.console import console, progress, reporting, save, show, show_pairs
 from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
-from latebind.cli.sources import example_inputs, load_module, load_rows, load_samples
+from latebind.cli.sources import check_batch, example_inputs, load_module, load_rows, load_samples
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
@@ -230,6 +230,7 @@ def build(
         examples, varying = example_inputs(made.inputs, made.dims or (), seed=seed)
         given = {name: (str(some.dtype).removeprefix("torch."), some.shape[1:]) for name, some in examples.items()}
         specs = input_specs(given, *varying)
+        check_batch(specs, compiled.max_batch)
         if told := too_large_a_row(specs):
             console.print(f"{title}: {told}", markup=False, highlight=False)
         if is_sequence(network):

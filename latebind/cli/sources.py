@@ -1,9 +1,11 @@
 """Loads modules and data for a build, from `package.module:function` or a file. It runs code; serving never does."""
 
 import importlib
+import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -135,14 +137,29 @@ def example_inputs(
         sizes[name] = row
         sides = [_typical(dims[size]) if isinstance(size, str) else size for size in row]
         rows, kind = (2, *sides), getattr(torch, dtype)
-        try:
-            if kind.is_floating_point:
-                made[name] = torch.randn(rows, generator=generator).to(kind)
-            else:
-                made[name] = torch.full(rows, int("mask" in name), dtype=kind)
-        except (RuntimeError, TypeError) as error:  # more than memory, or than 64 bits can count
-            raise ConfigError(f"{description!r:.140}: two such rows are larger than memory") from error
+        largest = prod([dims[size].most if isinstance(size, str) else size for size in row]) * ITEM_BYTES[dtype]
+        if 2 * largest > _memory():  # the system would end a process that takes so much
+            which = "rows of the largest size" if sides != row else "such rows"
+            raise ConfigError(f"{description!r:.140}: two {which} are larger than memory")
+        if kind.is_floating_point:
+            made[name] = torch.randn(rows, generator=generator).to(kind)
+        else:
+            made[name] = torch.full(rows, int("mask" in name), dtype=kind)
     return made, declared(dims, sizes)
+
+
+def check_batch(specs: Iterable[TensorSpec], most: int, memory: int | None = None) -> None:
+    """Raise `ConfigError` if so many rows, each the largest that these inputs allow, take more bytes than there are."""
+    row, has = sum(spec.row_bytes for spec in specs), _memory() if memory is None else memory
+    if row * most > has:
+        told = (
+            f"a batch of {most} rows of the largest size has {row * most / 1e9:.1f} GB, and memory {has / 1e9:.1f} GB"
+        )
+        raise ConfigError(f"{told}: declare smaller rows (--input, --dim) or a smaller --max-batch")
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def read_dims(options: Sequence[str]) -> dict[str, Dim]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from latebind.cli.sources import example_inputs, load_rows, load_samples, load_sized_rows
+from latebind.cli.sources import check_batch, example_inputs, load_rows, load_samples, load_sized_rows
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import TensorSpec
 from latebind.domain.sizes import Dim
@@ -78,12 +78,20 @@ def test_named_sizes_are_dimensions_and_examples_are_neither_the_least_nor_the_m
         ("x=int64:L", "L=8..8", "a single size: write 8 in the place of L"),
         ("x=int64:L", "L=1..99999999999999999", "more than any row has"),
         ("x=int64:Min", "Min=1..9", "'Min' is no name"),
-        ("x=int64:LxL", "L=1..9999999999", "larger than memory"),
+        ("x=int64:LxL", "L=1..9999999999", "two rows of the largest size are larger than memory"),
+        ("x=int64:L", "L=1..999999999999", "two rows of the largest size are larger than memory"),
     ],
 )
 def test_sizes_that_nobody_can_have_meant_are_refused_with_what_to_write(inputs: str, ranges: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         example_inputs(inputs.split(), ranges.split(), seed=0)
+
+
+def test_batches_that_no_memory_holds_are_refused_before_anything_is_made() -> None:
+    image = TensorSpec("image", "float32", (3, 1024, 1024), sizes=(3, "H", "W"))
+    check_batch([image], 16, memory=1 << 30)
+    with pytest.raises(ConfigError, match=r"a batch of 16 rows of the largest size has 0.2 GB, and memory 0.1 GB"):
+        check_batch([image], 16, memory=100_000_000)
 
 
 @pytest.mark.parametrize("other", ["mask", "labels"])

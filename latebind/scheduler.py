@@ -108,7 +108,7 @@ class Scheduler:
         wait, residency = 0.0, None if loaded else self._residency
         if self._running() == self._at_once:  # behind all that wait; what has started runs to the end of the network
             rests = [
-                self._lanes[one.spec.name].estimate.rest(len(one.members), one.stage, one.step, one.inputs)
+                self._lanes[one.spec.name].estimate.rest(len(one.members), one.stage, one.step, one.length)
                 for one in self._started()
                 if one.members
             ]
@@ -277,7 +277,7 @@ class Scheduler:
         if batch.ran == len(members):
             size, launched_at = worker.launched
             estimate = self._lanes[batch.spec.name].estimate
-            inputs = batch.inputs if batch.spec.kinds or estimate.by_length else 1
+            inputs = batch.length if batch.spec.kinds or estimate.by_length else 1
             estimate.observe(now - launched_at, size, batch.stage, inputs)
         if stage in batch.spec.lookups:
             self._lanes[batch.spec.name].estimate.observe_exits(stage, len(members), len(exited))

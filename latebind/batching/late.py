@@ -21,7 +21,8 @@ from latebind.batching.decisions import Decision, GoOn, Launch, Shed, Wait
 from latebind.batching.lengths import Pool
 from latebind.batching.policy import Stacked
 from latebind.batching.requests import Lane, Order, Request
-from latebind.batching.workers import BatchTable, SubBatch, Worker
+from latebind.batching.workers import BatchTable, SubBatch, Worker, joined_length
+from latebind.domain.costs import batch_length
 from latebind.domain.model import StageKind
 
 # In units of the batch's whole running time:
@@ -79,7 +80,7 @@ class LazyPlus(Stacked):
         newcomers = queue.alike(most) if model.spec.kinds else queue.first(most)
         if not self._config.shed or model.estimate.decoder is not None:
             return newcomers
-        inputs = longest(newcomers) if model.spec.kinds else 1
+        inputs = length_of(newcomers, model) if model.spec.kinds else 1
         ends = now + (1.0 + HELD_ONCE * (len(queue) > most)) * whole(len(newcomers) + beside, inputs)
         if all(request.deadline >= ends for request in newcomers):
             return newcomers
@@ -103,7 +104,7 @@ class LazyPlus(Stacked):
         """
         if not self._config.shed or model.estimate.decoder is None:
             return None
-        inputs = longest(newcomers)
+        inputs = length_of(newcomers, model)
         if len(model.queue) > len(newcomers):
             ends = now + (1.0 + HELD_ONCE) * model.estimate.whole(together, inputs)
         else:
@@ -117,7 +118,7 @@ class LazyPlus(Stacked):
             return GoOn()
         own, shortest_first, closed = view.model_of(top), view.models.waiting, False
         if len(shortest_first) > 1 or own not in shortest_first:
-            patience = PATIENCE * own.estimate.whole(len(top.members), top.inputs)
+            patience = PATIENCE * own.estimate.whole(len(top.members), top.length)
             others = [model.queue for model in shortest_first if model is not own]
             closed = any(now - queue.oldest.arrived > patience for queue in others)
             shortest_first = sorted(shortest_first, key=lambda model: model.estimate.whole(1, model.queue.shortest))
@@ -148,7 +149,7 @@ class LazyPlus(Stacked):
 
         Those that differ from it in length catch up where that costs less.
         """
-        top, inputs = view.entries[-1], longest(newcomers)
+        top, inputs = view.entries[-1], length_of(newcomers, model)
         own = view.model_of(top)
         joins = model is own and top.takes(newcomers[0])
         pays = joins and (top.kind is StageKind.DECODER or joining_pays(own, top, len(newcomers), inputs))
@@ -160,7 +161,7 @@ class LazyPlus(Stacked):
             pays, bound = passing_pays(own, top, len(newcomers), delay), BOUND if model is own else BOUND_PASSING
         if not pays:
             return False
-        most = bound * own.estimate.whole(len(top.members), top.inputs) - delay
+        most = bound * own.estimate.whole(len(top.members), top.length) - delay
         held_up = max([request.delayed for request in top.members.values()]) > most
         return not held_up and all_in_time(view, model, newcomers, now, joins=joins, inputs=inputs)
 
@@ -179,7 +180,7 @@ def all_in_time(
 
     If that belongs to another model, or none of them `joins` it, they run before it instead. A request that is late
     already does not count: it would keep all others waiting for nothing. `length` tells the steps of an answer where
-    they are known, `inputs` those of the longest input.
+    they are known, `inputs` the length of the newcomers (`length_of`).
     """
 
     def longest_answer(lane: Lane, requests: Iterable[Request]) -> int | None:
@@ -187,7 +188,7 @@ def all_in_time(
             return None
         return max([steps for request in requests if (steps := length(request)) is not None], default=None)
 
-    estimate, inputs, below = model.estimate, inputs or longest(newcomers), view.entries
+    estimate, inputs, below = model.estimate, inputs or length_of(newcomers, model), view.entries
     if not below or not joins or below[-1].spec is not model.spec:
         ends = now + estimate.whole(len(newcomers), inputs, longest_answer(model, newcomers))
     else:
@@ -195,7 +196,7 @@ def all_in_time(
         top, below = below[-1], below[:-1]
         running, together = len(top.members), [*top.members.values(), *newcomers]
         caught_up = now + estimate.between(len(newcomers), top.stage, top.step, inputs)
-        steps = max(top.inputs, inputs)
+        steps = joined_length(top, len(newcomers), inputs)
         ends = caught_up + estimate.rest(len(together), top.stage, top.step, steps, longest_answer(model, together))
         # Without a decoder all of them end at once.
         for request in top.members.values() if estimate.decoder is not None or top.due < ends else ():
@@ -214,7 +215,7 @@ def all_in_time(
     for entry in reversed(below):
         lane, members = view.model_of(entry), entry.members.values()
         answers = longest_answer(lane, members)
-        rest = lane.estimate.rest(len(members), entry.stage, entry.done, entry.inputs, answers)
+        rest = lane.estimate.rest(len(members), entry.stage, entry.done, entry.length, answers)
         ends += rest
         if entry.due < ends and any(now + rest <= r.deadline < ends for r in members):
             return False
@@ -270,7 +271,8 @@ def gathered(model: Lane, top: SubBatch, coming: int, now: float) -> bool:
     if top.kind is not StageKind.DECODER:
         return True
     estimate, running, crowded = model.estimate, len(top.members), len(model.queue) > coming
-    inputs = longest(model.queue.first(1 if crowded else coming))  # of a crowd, requests of similar length start
+    # Of a crowd, requests of similar length start.
+    inputs = length_of(model.queue.first(1 if crowded else coming), model)
     once, twice = (estimate.between(n, top.stage, top.step, inputs) for n in (coming, 2 * coming))
     shared, unit = max(0.0, 2.0 * once - twice), estimate.unit(running, top.stage)
     if crowded:
@@ -283,25 +285,26 @@ def gathered(model: Lane, top: SubBatch, coming: int, now: float) -> bool:
 def joining_pays(model: Lane, top: SubBatch, coming: int, inputs: int) -> bool:
     """Return whether the sum of latencies falls if so many new requests catch up with a batch before a decoder.
 
-    `inputs` are the steps, or the length, of the longest of them.
+    `inputs` is their length (`length_of`).
     """
     estimate, running, outputs = model.estimate, len(top.members), model.estimate.mean_outputs
     caught_up = estimate.between(coming, top.stage, top.step, inputs)
-    rest = estimate.rest(running, top.stage, top.step, top.inputs, outputs)
-    after = estimate.rest(running + coming, top.stage, top.step, max(inputs, top.inputs), outputs)
+    rest = estimate.rest(running, top.stage, top.step, top.length, outputs)
+    length = joined_length(top, coming, inputs)
+    after = estimate.rest(running + coming, top.stage, top.step, length, outputs)
     whole = estimate.whole(coming, inputs, outputs)
     return (running + coming) * (caught_up + after) < running * rest + coming * (rest + whole)
 
 
 def passing_pays(own: Lane, top: SubBatch, coming: int, delay: float) -> bool:
     """Return whether it falls if requests of another model, which take `delay`, go first: shorter work first."""
-    rest = own.estimate.rest(len(top.members), top.stage, top.done, top.inputs, own.estimate.mean_outputs)
+    rest = own.estimate.rest(len(top.members), top.stage, top.done, top.length, own.estimate.mean_outputs)
     return len(top.members) * delay < coming * rest
 
 
-def longest(requests: Iterable[Request]) -> int:
-    """Return the steps of the longest input."""
-    return max([request.inputs for request in requests])
+def length_of(requests: Sequence[Request], model: Lane) -> int:
+    """Return the length by which a batch of these takes its time, or the steps of the longest input."""
+    return batch_length([request.inputs for request in requests], model.spec.packs)
 
 
 def most_that(fit: Callable[[int], bool], least: int, most: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 
 from latebind.batching.requests import Groups, Lane, Models, Request, Turn
+from latebind.domain.costs import batch_length
 from latebind.domain.model import ModelSpec, StageKind
 
 ANY_SIZE = sys.maxsize  # the granularity of a worker whose batches only the policy and the model limit
@@ -29,6 +30,7 @@ class SubBatch:
         self._due: tuple[int, float] = (0, inf)  # the earliest deadline, and the number of members it was taken from
         self._groups: tuple[int, Groups, list[Turn]] | None = None  # with the number of members
         self._longest: tuple[int, int] = (0, 1)  # the steps of the longest input, likewise
+        self._length: tuple[int, int] = (0, 1)  # see `length`, likewise
 
     @property
     def kind(self) -> StageKind:
@@ -49,6 +51,16 @@ class SubBatch:
         if self._longest[0] != len(self.members):
             self._longest = len(self.members), max([request.inputs for request in self.members.values()])
         return self._longest[1]
+
+    @property
+    def length(self) -> int:
+        """The length that its runs take their time by (`batch_length`), or the steps of the longest input."""
+        if not self.spec.packs:
+            return self.inputs
+        if self._length[0] != len(self.members):
+            lengths = [request.inputs for request in self.members.values()]
+            self._length = len(self.members), batch_length(lengths, True)
+        return self._length[1]
 
     def ids_and_slots(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ids of the members and their slots; cached while the number of members is the same."""
@@ -108,7 +120,16 @@ class SubBatch:
     def absorb(self, other: "SubBatch") -> None:
         """Take over the members of another sub-batch that it can merge with."""
         self.members |= other.members
-        self._ids_and_slots, self._due, self._longest, self._groups = ((), ()), (0, inf), (0, 1), None
+        self._ids_and_slots, self._due, self._groups = ((), ()), (0, inf), None
+        self._longest = self._length = 0, 1
+
+
+def joined_length(batch: SubBatch, rows: int, length: int) -> int:
+    """Return the length of a sub-batch that so many rows join, themselves a batch of this length."""
+    if not batch.spec.packs:
+        return max(batch.length, length)
+    members = len(batch.members)
+    return -(-(members * batch.length + rows * length) // (members + rows))
 
 
 class BatchTable:
@@ -203,8 +224,8 @@ class BatchTable:
             return lane.estimate.rest(rows, moved.stage, 0, length)
 
         first, second = len(moved.members), len(other.members)
-        one, another = rest(first, moved.inputs), rest(second, other.inputs)
-        both = rest(first + second, max(moved.inputs, other.inputs))
+        one, another = rest(first, moved.length), rest(second, other.length)
+        both = rest(first + second, joined_length(moved, second, other.length))
         return both * (first + second) < one * (first + second) + another * second
 
     def take_out(self, batch: SubBatch, now: float) -> None:

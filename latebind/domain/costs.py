@@ -46,8 +46,9 @@ class Curve:
 class Grid:
     """Seconds as a function of batch size and length: a curve for each of `lengths` (ascending), linear in between.
 
-    The length of a batch is that of its longest row: the product of its named dimensions. A single length holds for
-    all; below the first one, and beyond the last, the nearest slope goes on.
+    The length of a batch is that of its longest row, the product of its named dimensions, or their mean where rows are
+    packed (`batch_length`). A single length holds for all; below the first one, and beyond the last, the nearest slope
+    goes on.
     """
 
     lengths: tuple[int, ...]
@@ -74,6 +75,14 @@ class Grid:
         low, high = self.lengths[right - 1], self.lengths[right]
         before, after = self.curves[right - 1].at(batch), self.curves[right].at(batch)
         return max(0.0, before + (after - before) * (length - low) / (high - low))
+
+
+def batch_length(lengths: Sequence[int], packs: bool) -> int:
+    """Return the length by which a batch of rows takes its time: the longest, which the others are padded to.
+
+    Where the model `packs`, it is the mean, rounded up: words count, not rows of equal length.
+    """
+    return -(-sum(lengths) // len(lengths)) if packs else max(lengths)
 
 
 def length_class(length: int) -> int:

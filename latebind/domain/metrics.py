@@ -143,6 +143,7 @@ class Metrics:
             query.name: {node.name: StepMetrics(dict.fromkeys(node.models, 0)) for node in query.nodes}
             for query in config.queries
         }
+        self._packs = {served.spec.name for served in config.models if served.spec.packs}
         self._replan = {query.name for query in config.queries if query.planner.replan}
         self._running: dict[int, tuple[ModelMetrics, Run, float]] = {}  # by worker, and since when
         self._silent: dict[int, float] = {}  # requests that have written no token yet, and when they arrived
@@ -182,8 +183,9 @@ class Metrics:
                 self._running[action.worker] = model, action, now
                 if model.lengths is not None:
                     lengths = [self._lengths.get(request, 1) for request in action.requests]
-                    model.run_lengths += sum(lengths)
-                    model.padded_lengths += max(lengths) * len(lengths)
+                    own, packs = sum(lengths), action.model in self._packs
+                    model.run_lengths += own
+                    model.padded_lengths += own if packs else max(lengths) * len(lengths)
             case Reply():
                 model = self._models[action.model]
                 model.pending -= 1

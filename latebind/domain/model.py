@@ -106,7 +106,8 @@ class ModelSpec:
     kinds of the stages; empty where all run once.
 
     `dims` are the named dimensions, whose sizes differ from row to row. Rows of different sizes share a batch where the
-    model `pads`: what is filled up behind a row changes nothing of its answer.
+    model `pads`: what is filled up behind a row changes nothing of its answer. Where it `packs` too, most of what is
+    filled up is not computed (`program.packing`), so that a batch takes what its rows have in all.
     """
 
     name: str
@@ -120,6 +121,7 @@ class ModelSpec:
     steps: tuple[StepSpec, ...] = ()
     dims: tuple[Dim, ...] = ()
     pads: bool = False
+    packs: bool = False
 
     @property
     def one_size(self) -> bool:

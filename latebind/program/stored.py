@@ -71,7 +71,8 @@ class StoredModel:
         """Return the model's specification for clients and the scheduler, without learned caches."""
         named = self.name, self.version, self.inputs, self.outputs
         stages = len(self.kinds) or len(self.cuts) + 1
-        return ModelSpec(*named, stages, self.max_batch, kinds=self.kinds, dims=self.dims, pads=self.pads)
+        rows = self.dims, self.pads, self.packs
+        return ModelSpec(*named, stages, self.max_batch, (), self.kinds, (), *rows)
 
 
 def write_model(

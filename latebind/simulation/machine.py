@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
-from latebind.domain.costs import TYPICAL_STEPS
+from latebind.domain.costs import TYPICAL_STEPS, batch_length
 from latebind.domain.events import Arrived, Branched, Event, Exited, Loaded, MapFailed, Mapped, StageDone, Woke
 from latebind.domain.model import StageKind
 from latebind.queries.scheduler import AnyScheduler, make_scheduler
@@ -132,7 +132,7 @@ class Machine:
 
     def _run(self, action: Run, now: float) -> None:
         costs, batch = self._costs[action.model], len(action.requests)
-        length = max([self._arrivals[i].inputs for i in action.requests])
+        length = batch_length([self._arrivals[i].inputs for i in action.requests], self._specs[action.model].packs)
         seconds = costs.step(action.stage, batch, length)
         longer = 1.0  # than with an input of typical length
         if len(costs.stages[action.stage].lengths) > 1:

@@ -88,7 +88,7 @@ def _model(directory: ModelDirectory) -> Row:
         "max batch": model.max_batch,
         "ms at batch 1": whole,
         "rows": ", ".join([f"{dim.name}={dim.written()}" for dim in spec.dims]),
-        "a batch": "" if not spec.dims else "of one size" if spec.one_size else "padded",
+        "a batch": "" if not spec.dims else "of one size" if spec.one_size else "packed" if spec.packs else "padded",
         WEIGHTS: f"{costs.weight_bytes / 1e6:.2f}",
         "exits after": " ".join(str(cache.stage) for cache in caches.lookups) if caches and caches.lookups else "none",
         "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "",

@@ -36,6 +36,7 @@ def lengths(
     seeds: Seeds = 20,
     first_seed: FirstSeed = 0,
     requests: Annotated[int, Option(help="How many requests a run has; the first twentieth does not count.")] = 1_000,
+    packed: Annotated[bool, Option("--packed", help="Rows run without their padding, as `build` may find.")] = False,
     processes: Processes = 0,
     output: Output,
 ) -> None:
@@ -50,7 +51,7 @@ def lengths(
     """
     with reporting():
         mixes = {name: text_lengths(Path(file)) for name, file in map(_named, text or ())}
-        scene = Scene(read_costs(costs), {**mixes, "long tail": long_tail()}, max_batch)
+        scene = Scene(read_costs(costs), {**mixes, "long tail": long_tail()}, max_batch, packed)
         every = [one for one in sides(max_batch) if OURS in one.kinds or not side or one.label in side]
         if len(every) < 3:
             raise ConfigError("compare with at least one baseline: leave out --side, or name one of the table")

@@ -5,7 +5,7 @@ longest there may be. All run whole batches, one after another, on one worker.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
 
 from latebind.batching.decisions import Decision, GoOn
@@ -13,6 +13,7 @@ from latebind.batching.policy import Stacked
 from latebind.batching.requests import Lane, Request
 from latebind.batching.workers import Worker
 from latebind.domain.config import PolicyConfig
+from latebind.domain.costs import batch_length
 
 AHEAD = 32  # full batches of waiting requests are sorted at once at most
 
@@ -60,11 +61,13 @@ class Programme(Planned):
         """Return the batches of the least sum of seconds."""
         estimate, most, kept = model.estimate, self.batch_limit(model), AHEAD * self.batch_limit(model)
         some = ascending[:kept]
-        least, before = [0.0], [0]
+        least, before, packs = [0.0], [0], model.spec.packs
+        summed = [0, *accumulate(one.inputs for one in some)]
         for end, request in enumerate(some, start=1):
             best, begin = inf, end - 1
             for start in range(max(0, end - most), end):
-                seconds = least[start] + estimate.whole(end - start, request.inputs)
+                length = -(-(summed[end] - summed[start]) // (end - start)) if packs else request.inputs
+                seconds = least[start] + estimate.whole(end - start, length)
                 if seconds < best:
                     best, begin = seconds, start
             least.append(best)
@@ -73,7 +76,7 @@ class Programme(Planned):
 
 
 class Budget(Stacked):
-    """First come, as many as have at most so many tokens when padded: text-embeddings-inference, fairseq.
+    """First come, as many as have at most so many tokens, padded where they are: text-embeddings-inference, fairseq.
 
     The budget is `window` of the configuration, in thousands of tokens: a policy has no other number of its own.
     """
@@ -83,10 +86,10 @@ class Budget(Stacked):
         if view.entries:
             return GoOn()
         model = min(view.models.waiting, key=lambda one: one.queue.turn)
-        budget, longest, some = round(1e3 * self._config.window), 0, list[Request]()
+        budget, some, lengths = round(1e3 * self._config.window), list[Request](), list[int]()
         for request in model.queue.first(self.batch_limit(model)):
-            longest = max(longest, request.inputs)
-            if some and longest * (len(some) + 1) > budget:
+            lengths.append(request.inputs)
+            if some and batch_length(lengths, model.spec.packs) * len(lengths) > budget:
                 break
             some.append(request)
         return model.launch(some)

@@ -106,15 +106,20 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is simulated: measured costs, and the lengths of each mix. Lengths beyond the largest measured are cut."""
+    """What is simulated: measured costs, and the lengths of each mix. Lengths beyond the largest measured are cut.
+
+    Where it `packs`, batches of all sides but those of fixed length take what their rows have in all.
+    """
 
     costs: Measured
     mixes: Mapping[str, tuple[int, ...]]
     max_batch: int = 32
+    packs: bool = False
 
     def served(self) -> ServedModel:
         """Return the model."""
-        return self.costs.served(self.max_batch)
+        served = self.costs.served(self.max_batch)
+        return replace(served, spec=replace(served.spec, packs=self.packs))
 
     def lengths(self, mix: str) -> tuple[int, ...]:
         """Return the lengths to draw from."""
@@ -178,7 +183,7 @@ class Padded(Simulator):
     def _run(self, action: Run, now: float) -> None:
         lengths = [self._arrivals[i].inputs for i in action.requests]
         self.tokens += sum(lengths)
-        self.computed += len(lengths) * max(lengths)
+        self.computed += sum(lengths) if self._specs[action.model].packs else len(lengths) * max(lengths)
         super()._run(action, now)
 
 

@@ -9,7 +9,7 @@ from latebind.batching.lengths import Pool
 from latebind.batching.requests import Groups, Lane, Models, Request
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, Grid, ModelCosts, length_class
+from latebind.domain.costs import Curve, Grid, ModelCosts, batch_length, length_class
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.sizes import Dim
 from latebind.simulation.driver import Record, Simulator
@@ -28,13 +28,14 @@ def text(
     fixed: float = 0.0,
     per_token: float = 1e-3,
     pads: bool = True,
+    packs: bool = False,
     hits: dict[int, float] | None = None,
 ) -> ServedModel:
     """A model whose every stage takes `fixed` and so much more for each token of the padded batch."""
     lengths, batches = (1, LONGEST), (1, 32)
     curves = [Curve(batches, tuple([fixed + per_token * rows * length for rows in batches])) for length in lengths]
     costs = ModelCosts((Grid(lengths, tuple(curves)),) * stages, hit_rates=hits or {})
-    spec = ModelSpec("text", "1", (WORDS,), (WORDS,), stages, 32, tuple(hits or ()), dims=DIMS, pads=pads)
+    spec = ModelSpec("text", "1", (WORDS,), (WORDS,), stages, 32, tuple(hits or ()), dims=DIMS, pads=pads, packs=packs)
     return ServedModel(spec, costs, 10_000)
 
 
@@ -114,6 +115,18 @@ def test_short_requests_do_not_pay_for_a_long_one_that_came_first(policy: str) -
 
 
 @pytest.mark.parametrize("policy", OURS)
+def test_where_rows_are_packed_a_long_one_shares_its_batch_with_short_ones(policy: str) -> None:
+    arrivals = [call(0.0, 10), call(0.001, 201), call(0.002, 9), call(0.003, 12)]
+    padded, packed = (Watched(text(fixed=0.1, packs=packs), policy) for packs in (False, True))
+    last = max(ended(padded.run(arrivals)).values())
+    assert all(len(lengths) < 4 and (201 not in lengths or len(lengths) == 1) for _, lengths in padded.ran)
+    end = max(ended(packed.run(arrivals)).values())
+    assert end < last
+    assert (1, (9, 12, 201)) in [(stage, tuple(sorted(lengths))) for stage, lengths in packed.ran]
+    assert end == pytest.approx(sum(0.1 + 1e-3 * len(one) * batch_length(one, True) for _, one in packed.ran))
+
+
+@pytest.mark.parametrize("policy", OURS)
 def test_a_short_request_passes_a_long_one_at_the_next_boundary(policy: str) -> None:
     simulator = Watched(text(), policy)
     ends = ended(simulator.run([call(0.0, 400), call(0.1, 10)]))
@@ -157,11 +170,12 @@ def test_an_exit_of_the_longest_lets_the_others_run_at_their_own_length(policy: 
     assert all(22 not in lengths for stage, lengths in simulator.ran if stage)
 
 
-def test_what_is_picked_is_contiguous_in_length() -> None:
+@pytest.mark.parametrize("packs", [False, True])
+def test_what_is_picked_is_contiguous_in_length(packs: bool) -> None:
     random = Random(0)
     for fixed in (0.0, 0.05, 1.0):
         for _ in range(50):
-            lane = Lane(text(fixed=fixed), Models())
+            lane = Lane(text(fixed=fixed, packs=packs), Models())
             for number in range(random.randint(1, 60)):
                 lane.add(Request(number, "text", number, 1e6, 0.0, random.randint(1, 300)))
             assert lane.queue.groups is not None
@@ -169,7 +183,8 @@ def test_what_is_picked_is_contiguous_in_length() -> None:
             picked = pool.shortest(0.0)
             taken = [lane.queue[number].length for number in picked.numbers]
             left = [one.length for number, one in lane.queue.items() if number not in set(picked.numbers)]
-            assert max(taken) == picked.length <= min(left, default=LONGEST)
+            assert max(taken) <= min(left, default=LONGEST)
+            assert picked.length == length_class(batch_length(taken, packs))
             assert picked.seconds == pytest.approx(lane.estimate.whole(len(taken), picked.length))
 
 

@@ -19,9 +19,12 @@ def samples(*, data: str, tokenizer: str, seed: str = "0") -> tuple[Samples, Sam
     """Return what the network learned from, to fit learned caches, and a half of all other texts, to calibrate.
 
     `data` is the folder of `clinc150_train.tsv.gz`, `_val` and `_test`, with a label, a tab and a text in each line;
-    `tokenizer` a `tokenizer.json`.
+    `tokenizer` a `tokenizer.json`. The files have one intent after another, and of what fits caches the last part is
+    kept from predictors, which would not know the last intents: so texts come in an order that is drawn.
     """
-    return read(Path(data), Path(tokenizer), ("train",)), _half(data, tokenizer, seed, 0)
+    learned = read(Path(data), Path(tokenizer), ("train",))
+    order = torch.randperm(len(learned), generator=torch.Generator().manual_seed(int(seed)))
+    return learned.take(order), _half(data, tokenizer, seed, 0)
 
 
 def unseen(*, data: str, tokenizer: str, seed: str = "0") -> Samples:

@@ -82,7 +82,9 @@ class Subject:
         )
 
     def lengths(self) -> NDArray[np.int64] | None:
-        """Return the length of each row; None for a model whose rows have one size. Raises `ConfigError`."""
+        """Return the length of each row; None where all rows have one size. Raises `ConfigError`."""
+        if all(isinstance(part, np.ndarray) for part in self.inputs.values()):
+            return None
         model = read_model(ModelDirectory.open(self.path))
         found = self.samples().ordered(model.inputs, model.dims).lengths
         return None if found is None else found.numpy()

@@ -1,5 +1,7 @@
 """Options that several benchmarks share, and groups of them: what is asked, on which cores, calibrated how."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +11,8 @@ import typer
 from latebind.bench import subject as bench
 from latebind.cli.options import DataOption
 from latebind.cli.sources import load_sized_rows
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, NotFound, RepositoryError
+from latebind.domain.model import TensorSpec
 from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
@@ -55,8 +58,13 @@ class Subject:
         """Return the model with its rows, and with labels if there are any. Raises `ConfigError`."""
         if self.data is None:
             raise ConfigError("there are no rows to send: give --data")
-        model = read_model(ModelDirectory.open(*find_models(self.repository, [self.model])))
-        return bench.Subject(self.repository, self.model, *load_sized_rows(self.data, self.data_option, model.inputs))
+        return bench.Subject(self.repository, self.model, *load_sized_rows(self.data, self.data_option, self._inputs()))
+
+    def _inputs(self) -> Sequence[TensorSpec]:
+        """Return the inputs of the model; none of a query or a sequence model, whose rows have one size in a file."""
+        with suppress(NotFound, RepositoryError):  # whatever else is wrong, the server says
+            return read_model(ModelDirectory.open(*find_models(self.repository, [self.model]))).inputs
+        return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,8 @@ SOFTMAX = ("aten._softmax.default", "aten._log_softmax.default")
 
 REAL = 64  # rows of one size on which a build compares, where rows differ
 
+NO_SAMPLES = "there are no samples: give rows to fit and to calibrate"
+
 RowNumbers = NDArray[np.int64]
 Rows = Tensor | Sequence[Tensor]  # (N, ...), or each row by itself where they differ in size
 
@@ -100,7 +102,12 @@ class Samples:
         return [torch.tensor(places) for places in found.values()]
 
     def typical(self) -> tuple[Tensor, ...]:
-        """Return all rows as the inputs of one call; where they differ in size, some of that of the median length."""
+        """Return all rows as the inputs of one call; where they differ in size, some of that of the median length.
+
+        Raises `ConfigError` where there are none.
+        """
+        if not len(self):
+            raise ConfigError(NO_SAMPLES)
         if self.lengths is None:
             return self.batch(slice(None))
         (middle,) = self.at_quantiles((0.5,))
@@ -209,7 +216,7 @@ def checked(samples: Samples, spec: ModelSpec) -> Samples:
     ordered = samples.ordered(spec.inputs, spec.dims)
     classes = spec.outputs[0].shape[0]
     if len(ordered) == 0:
-        raise ConfigError("there are no samples: give rows to fit and to calibrate")
+        raise ConfigError(NO_SAMPLES)
     labels = ordered.labels
     if labels is not None and not _are_classes(labels, classes):
         raise ConfigError(

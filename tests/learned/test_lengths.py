@@ -226,6 +226,22 @@ def test_samples_of_sizes_that_no_row_has_are_refused_with_the_row(
         Samples({"ids": [torch.ones(3), torch.ones(4)]}).ordered((TensorSpec("ids", "float32", (3,)),))
 
 
+def test_no_texts_at_all_are_refused(built_texts: BuiltTexts) -> None:
+    spec = load_program(built_texts.directory).spec
+    none = Samples({"ids": [], "mask": []}).ordered(spec.inputs, spec.dims)
+    with pytest.raises(ConfigError, match="there are no samples"):
+        none.typical()
+
+
+def test_the_typical_texts_are_of_the_median_length(built_texts: BuiltTexts) -> None:
+    spec = load_program(built_texts.directory).spec
+    some = unseen().ordered(spec.inputs, spec.dims)
+    assert some.lengths is not None
+    ids, mask = some.typical()
+    assert ids.shape == mask.shape
+    assert ids.shape[1] == int(some.lengths.sort().values[round(0.5 * (len(some) - 1))])
+
+
 def test_explored_networks_are_those_of_the_same_rows(built_texts: BuiltTexts) -> None:
     spec = load_program(built_texts.directory).spec
     some = unseen().ordered(spec.inputs, spec.dims)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from latebind.program.eager import rebuild
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.operators import resolve
 from latebind.program.packing import packed, places, places_of_full
-from latebind.program.whole_numbers import Ahead, axes_of, split_whole_numbers
+from latebind.program.whole_numbers import MOVED, Ahead, axes_of, operation, split_whole_numbers
 
 try:  # an optional dependency
     import openvino
@@ -314,24 +315,41 @@ def _convert(graph: Graph, module: GraphModule) -> Foreign:
 def _with_masked_rows(graph: Graph) -> Graph:
     """Return the graph with 0 for what attends to nothing, as torch has it: OpenVINO has NaN there.
 
-    Whether there is such a row follows from the mask, which is the same for all blocks, so torch finds it out first.
+    Whether there is such a row follows from the mask, which is the same for all blocks, so torch finds it out first. A
+    mask that is added to scores hides by minus infinity, as that of nn.TransformerEncoder does, or hides nothing whole.
     """
     types, nodes, whole = graph.types(), list[Node](), dict[str, str]()
+    made = {node.name: node for node in graph.nodes}
     for node in graph.nodes:
         mask = node.args[3] if node.op == ATTENTION and len(node.args) > 3 else None
         kind = types.get(mask.name) if isinstance(mask, Value) else None
-        if not isinstance(mask, Value) or kind is None or kind.dtype != "bool" or node.type is None:
+        if not isinstance(mask, Value) or kind is None or node.type is None or not _hides(made, mask.name, kind):
             nodes.append(node)
             continue
         if mask.name not in whole:
-            some, whole[mask.name] = f"{mask.name}.some", f"{mask.name}.none"
+            seen, some, whole[mask.name] = mask.name, f"{mask.name}.some", f"{mask.name}.none"
             each = TensorType("bool", (*kind.shape[:-1], 1))
-            nodes.append(Node(some, "aten.any.dim", (mask, -1, True), (), each))
+            if kind.dtype != "bool":
+                seen = f"{mask.name}.seen"
+                nodes.append(Node(seen, "aten.ne.Scalar", (mask, -inf), (), TensorType("bool", kind.shape)))
+            nodes.append(Node(some, "aten.any.dim", (Value(seen), -1, True), (), each))
             nodes.append(Node(whole[mask.name], "aten.logical_not.default", (Value(some),), (), each))
         nodes.append(replace(node, name=f"{node.name}.any"))
         filled = (Value(f"{node.name}.any"), Value(whole[mask.name]), 0.0)
         nodes.append(Node(node.name, "aten.masked_fill.Scalar", filled, (), node.type))
     return replace(graph, nodes=tuple(nodes))
+
+
+def _hides(nodes: Mapping[str, Node], mask: str, kind: TensorType) -> bool:
+    """Return whether a mask may hide all there is from a row: it says which places are seen, or adds -inf to some."""
+    while kind.dtype != "bool":
+        node = nodes.get(mask)
+        if node is None or node.op.startswith("aten.masked_fill."):
+            return node is not None and node.args[2] == -inf
+        if operation(node) not in MOVED or not isinstance(node.args[0], Value):
+            return False
+        mask = node.args[0].name
+    return True
 
 
 def _matmul(node: Foreign) -> list[Foreign]:

@@ -171,11 +171,11 @@ def _both(one: Within, other: Within, dims: set[str]) -> Within | None:
 
 def divides(node: Node) -> bool:
     """Return whether a node divides whole numbers by what may be 0: a compiled program ends the process there."""
-    is_division = _name(node) in DIVISIONS and node.type is not None and whole_range(node.type.dtype) is not None
+    is_division = operation(node) in DIVISIONS and node.type is not None and whole_range(node.type.dtype) is not None
     return is_division and (not isinstance(node.args[1], int) or node.args[1] == 0)
 
 
-def _name(node: Node) -> str:
+def operation(node: Node) -> str:
     """Return an operator's name without its overload: "clamp" of "aten.clamp.Tensor"."""
     return node.op.removeprefix("aten.").partition(".")[0]
 
@@ -189,7 +189,7 @@ class _Bounds:
         self._known: dict[str, Within] = {}
         nodes = {node.name: node for node in graph.nodes}
         for node in graph.nodes:
-            name, args, size = _name(node), node.args, None
+            name, args, size = operation(node), node.args, None
             source = args[0].name if args and isinstance(args[0], Value) else ""
             ends = [end for end in (*args[1:], *dict(node.kwargs).values()) if isinstance(end, int)]
             if name in MOVED and source in self._known:
@@ -198,9 +198,9 @@ class _Bounds:
                 self._known[node.name] = range(ends[0], ends[1] + 1)
             elif name in {"argmax", "argmin"} and ends:
                 size = self._size(args[0], ends[0])
-            elif name == "getitem" and args[1] == 1 and source in nodes and _name(nodes[source]) in ORDERED:
+            elif name == "getitem" and args[1] == 1 and source in nodes and operation(nodes[source]) in ORDERED:
                 ordered = nodes[source]
-                at = ORDERED[_name(ordered)]
+                at = ORDERED[operation(ordered)]
                 dimension = ordered.args[at] if len(ordered.args) > at else dict(ordered.kwargs).get("dim", -1)
                 size = self._size(ordered.args[0], dimension)
             if size is not None:
@@ -217,7 +217,7 @@ class _Bounds:
 
     def indices_of(self, node: Node) -> Iterator[tuple[str, Within | None]]:
         """Yield the values that a node takes for indices, and which ones find something; None if that is not known."""
-        name, args = _name(node), node.args
+        name, args = operation(node), node.args
         indices: list[tuple[Argument, Argument, bool]] = []
         if name == "embedding":
             indices = [(args[1], 0, False)]

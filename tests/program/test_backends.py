@@ -162,12 +162,31 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(words, words, words, mask)
 
 
+class Encoder(nn.Module):
+    """What torch has for it: words that do not count are hidden by minus infinity, which is added to scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2)
+        self.eval()
+
+    def forward(self, words: Tensor, counts: Tensor) -> Tensor:
+        """Map `(B, T, D) float32` and `(B, T) int64` to `(B, D) float32`."""
+        shown = counts[:, :, None].float()
+        found: Tensor = (self.layers(words, src_key_padding_mask=counts == 0) * shown).sum(1) / shown.sum(1).clamp(
+            min=1
+        )
+        return found
+
+
+@pytest.mark.parametrize("module", [Attention(), Encoder()])
 @pytest.mark.parametrize("backend", FAST_EXACT)
-def test_where_no_word_counts_attention_answers_as_the_module_does(backend: str) -> None:
+def test_where_no_word_counts_attention_answers_as_the_module_does(backend: str, module: nn.Module) -> None:
     words, counts = torch.randn(3, 4, 8), torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]])
-    graph, weights = export(Attention(), (words, counts))
+    graph, weights = export(module, (words, counts))
     stage = compile_graph(graph, weights, backend=usable(backend), threads=1)
-    expected = run_module(Attention(), (words, counts))
+    expected = run_module(module, (words, counts))
     assert expected[0].isfinite().all()
     assert relative_error(stage(words, counts), expected) < 1e-5
 

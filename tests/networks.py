@@ -52,14 +52,13 @@ class Tagger(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Map two `(B, L) int64` to `tags` `(B, L, 3)` and `topic` `(B, 4)`, both float32."""
         read = self.words(ids)
-        hidden = (mask == 0)[:, None, :]
+        counts = (mask != 0)[:, None, :]
         for mixing, thinking in zip(self.mixing, self.thinking, strict=True):
             query, key, value = mixing(read).chunk(3, dim=-1)
-            scores = (query @ key.transpose(1, 2) / query.shape[-1] ** 0.5).masked_fill(hidden, -1e9)
-            read = read + (scores.softmax(-1) @ value).tanh()
+            read = read + nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=counts).tanh()
             read = read + thinking(read).tanh()
-        counts = mask[:, :, None].float()
-        return {"tags": self.tag(read), "topic": self.topic((read * counts).sum(1) / counts.sum(1).clamp(min=1.0))}
+        weights = mask[:, :, None].float()
+        return {"tags": self.tag(read), "topic": self.topic((read * weights).sum(1) / weights.sum(1).clamp(min=1.0))}
 
 
 class Judge(nn.Module):

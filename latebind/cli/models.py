@@ -15,6 +15,7 @@ from latebind.cli.console import Row, console, in_order, milliseconds, percent, 
 from latebind.cli.options import JsonFile
 from latebind.domain.errors import ConfigError, QueryError, RepositoryError
 from latebind.learned.stored import read_accuracies, read_accuracy, read_caches
+from latebind.program.measure import profiled_sizes
 from latebind.program.stored import read_model, read_profile
 from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
@@ -120,10 +121,13 @@ def _lengths(directory: ModelDirectory) -> list[Row]:
     most = model.max_batch
     if not model.dims:
         return []
+    several = profiled_sizes(model.dims) if len(model.dims) > 1 else ()
+    sizes = {prod(each.values()): " ".join(f"{name}={size}" for name, size in each.items()) for each in several}
     return [
         {
             "model": model.name,
             "length": length,
+            "as": sizes.get(length, ""),
             "ms at batch 1": milliseconds(costs.remaining(0, 1, length)),
             f"ms at batch {most}": milliseconds(costs.remaining(0, most, length)),
             "rows a second": f"{most / max(costs.remaining(0, most, length), 1e-9):.0f}",

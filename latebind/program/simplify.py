@@ -30,6 +30,7 @@ IDENTITIES = ("aten.alias.default", "aten.detach.default")
 CLONE = "aten.clone.default"
 CAT = "aten.cat.default"
 INDEX, UNSQUEEZE, AND = "aten.index.Tensor", "aten.unsqueeze.default", "aten.bitwise_and.Tensor"
+CAST, SPREADS = "aten._to_copy.default", frozenset({UNSQUEEZE, "aten.expand.default"})
 WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 
 Weights = Mapping[str, Tensor]
@@ -43,7 +44,7 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
     graph = drop_identities(drop_empty_parts(graph, weights))
     graph = drop_whole_indices(graph, weights)
     graph, weights = fold_batch_norms(graph, weights)
-    graph, weights = share_equal_weights(hoist_comparisons(graph).needed(), weights)
+    graph, weights = share_equal_weights(hoist_comparisons(hoist_casts(graph)).needed(), weights)
     return graph, {name: weights[name] for name in graph.weights()}
 
 
@@ -248,6 +249,35 @@ def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str
         return Weight(same[argument.name]) if isinstance(argument, Weight) else argument
 
     return graph.map_arguments(shared), dict(weights)
+
+
+def hoist_casts(graph: Graph) -> Graph:
+    """Return the graph with inputs of whole numbers cast to floating point before all else, and spread after that.
+
+    Means over the words that count spread the mask over each word's numbers, and cast it at the end. One number for
+    each word can be carried behind a cut (`cut.Carry`), if it is of the activation's dtype.
+    """
+    inputs = {spec.name: spec for spec in graph.inputs if spec.dtype in WHOLE}
+    nodes, types = {node.name: node for node in graph.nodes}, graph.types()
+    first, found = dict[str, Node](), list[Node]()
+    for node in graph.nodes:
+        path, source = list[Node](), node.args[0] if node.args else None
+        while isinstance(source, Value) and source.name in nodes and nodes[source.name].op in SPREADS:
+            path.append(nodes[source.name])
+            source = path[-1].args[0]
+        given = inputs.get(source.name) if isinstance(source, Value) else None
+        if node.op != CAST or not path or node.type is None or node.type.dtype in WHOLE or given is None:
+            found.append(node)
+            continue
+        dtype, last = node.type.dtype, f"{given.name}.as.{node.type.dtype}"
+        kind = TensorType(dtype, types[given.name].shape)
+        first[last] = replace(node, name=last, args=(Value(given.name),), type=kind)
+        for number, spread in enumerate(reversed(path), 1):
+            name = node.name if number == len(path) else f"{node.name}.{number}"
+            kind = TensorType(dtype, spread.type.shape if spread.type is not None else ())
+            found.append(replace(spread, name=name, args=(Value(last), *spread.args[1:]), type=kind))
+            last = name
+    return replace(graph, nodes=(*first.values(), *found)).needed()
 
 
 def hoist_comparisons(graph: Graph) -> Graph:

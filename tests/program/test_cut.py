@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from examples.cifar10.resnet18 import resnet18
 from latebind.domain.model import TensorSpec
-from latebind.program.backends import run_chain
+from latebind.program.backends import compile_stages, run_chain
 from latebind.program.build import build_program
 from latebind.program.cut import (
     ENTRY,
@@ -163,6 +163,34 @@ def test_a_decoder_that_looks_for_its_last_word_compares_first_and_is_cut_betwee
     assert len(attention) == 3
     for begin, end in pairwise(attention):
         assert sum(begin < place < end for place in places) == 2  # behind the attention, and behind the block
+
+
+class Averaged(nn.Module):
+    """A reader that answers by the mean of the words that count, as most that embed texts do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = Reader()
+
+    def forward(self, words: Tensor, counts: Tensor) -> Tensor:
+        """Return a vector."""
+        x, left_out = self.reader.words(words), counts == 0
+        for block in self.reader.blocks:
+            x = block(x, src_key_padding_mask=left_out)
+        weights = counts.unsqueeze(-1).expand(x.shape).float()
+        return (x * weights).sum(1) / weights.sum(1).clamp(min=1e-9)  # type: ignore[no-any-return]
+
+
+def test_a_mask_that_is_a_weight_at_the_end_is_carried_as_a_number_beside_the_one_that_is_compared() -> None:
+    module, rows = Averaged().eval(), masked(3)
+    exported = export(module, rows)
+    graph = with_carries(exported.graph, find_carries(exported.graph))
+    attention = [place for place, node in enumerate(graph.nodes) if node.op.endswith("attention.default")]
+    cuts = cut_points(graph)
+    assert all(any(a < cut < b for cut in cuts) for a, b in pairwise(attention))
+    stages = compile_stages(split(graph, cuts), exported.weights, backend="eager", threads=1)
+    with torch.inference_mode():
+        assert relative_error(run_chain(stages, tuple(rows.values())), run_module(module, rows)) <= 1e-5
 
 
 class Compares(nn.Module):

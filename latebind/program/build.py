@@ -61,7 +61,7 @@ MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary
 NOT_CUT = "not cut: stages would be too short, or cutting cost too much; --min-stage-ms 0 cuts everywhere"
 
 LEAST_SAVED = 0.05  # of the time of a batch of different lengths, for rows to be packed
-MOST_LOST = 0.05  # of the time of one row alone, where rows are packed
+MOST_LOST = 0.06  # of the time of one row alone, where rows are packed: by the median, for far more is saved
 
 SHARED = "rows of different sizes share a batch: filled up, they are answered alike"
 PACKED = "rows of different sizes share a batch, one below another where words are handled one by one"
@@ -520,7 +520,7 @@ class Tuner:
             for spec, parts in zip(specs, rows, strict=True)
         )
         calls = partial(run_chain, stages, batch, lengths), partial(run_chain, chain.stages, batch)
-        pays = alone.most <= 1.0 + MOST_LOST and compared(*calls, 1.0 - LEAST_SAVED).most <= 1.0 - LEAST_SAVED
+        pays = alone.median <= 1.0 + MOST_LOST and compared(*calls, 1.0 - LEAST_SAVED).most <= 1.0 - LEAST_SAVED
         return replace(chain, stages=stages) if pays else None
 
     def _piece_seconds(self, points: Sequence[int]) -> tuple[float, ...]:

@@ -39,7 +39,6 @@ from research.lengths.peers import MODEL, Texts, build, latebind_side
 WORKERS = (1, 2)  # of engines; a server has the most
 ALLOWED = 60.0  # seconds that a call may take
 WARM_UP = 50  # calls of each part
-PAUSE = 1e-3  # seconds: about what client, door and engine take between two runs of the model
 QUEUED, RAN = ", of it in the queue", ", of it with the worker"
 
 Part = Callable[[Sequence[int]], Coroutine[None, None, Mapping[str, float]]]
@@ -56,6 +55,9 @@ def lengths_one(
     max_batch: Annotated[int, Option(min=1, help="The largest batch.")] = 16,
     backend: Words = None,
     serve: ServeWords = None,
+    pause_ms: Annotated[
+        float, Option(min=0.0, help="Between two calls; one is about what client, door and engine take there.")
+    ] = 1.0,
     rounds: Rounds = 10,
     calls: Annotated[int, Option(min=1, help="How many texts each part takes in a round.")] = 100,
     seed: Seed = 0,
@@ -82,7 +84,7 @@ def lengths_one(
 
             async def measured() -> dict[str, list[float]]:
                 taken: dict[str, list[float]] = {}
-                async with parts_of(directory, place, Path(folder), given, serve or ()) as parts:
+                async with parts_of(directory, place, Path(folder), given, serve or (), pause_ms / 1e3) as parts:
                     for part in parts.values():
                         await part(range(min(WARM_UP, len(given.texts))))
                     for number in range(rounds):
@@ -127,9 +129,9 @@ def _table(taken: Mapping[str, Sequence[float]]) -> Rows:
 
 @asynccontextmanager
 async def parts_of(
-    directory: ModelDirectory, repository: Path, folder: Path, texts: Texts, options: Sequence[str]
+    directory: ModelDirectory, repository: Path, folder: Path, texts: Texts, options: Sequence[str], pause: float
 ) -> AsyncIterator[dict[str, Part]]:
-    """Yield the parts by name, each of which has the one before it within it."""
+    """Yield the parts by name, each of which has the one before it within it; `pause` in seconds."""
     given = [(tokens, torch.ones_like(tokens)) for tokens in texts.tokens]
     uncut, program = load_uncut(directory), load_program(directory)
     (model,), *_ = load_crew([directory.path], EngineConfig())
@@ -161,8 +163,8 @@ async def parts_of(
             "uncut, texts sorted by length": _loop(lambda row: uncut(*given[row]), texts.tokens),
             "uncut": _loop(lambda row: uncut(*given[row])),
             "stages": _loop(lambda row: program.run(*given[row])),
-            "stages after a pause": _loop(lambda row: program.run(*given[row]), pause=PAUSE),
-            "worker": _loop(partial(_work, *_worker(model), given), pause=PAUSE),
+            "stages after a pause": _loop(lambda row: program.run(*given[row]), pause=pause),
+            "worker": _loop(partial(_work, *_worker(model), given), pause=pause),
             **engines,
             "server": ask_server,
         }

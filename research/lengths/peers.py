@@ -213,10 +213,11 @@ def sides(
         if engine == "optimum":
             export = [str(path / "bin" / "python"), str(HERE / "text_onnx.py"), str(weights), str(there)]
             run_to_end(export, f"infinity's packages export no ONNX from {weights}")
-        command = [str(path / "bin" / "infinity_emb"), "v2", "--model-id", str(there), "--port", str(port)]
+        command = ["env", f"--chdir={there}"]  # with ONNX it finds a model nowhere else
+        command += [str((path / "bin" / "infinity_emb").absolute()), "v2", "--model-id", ".", "--port", str(port)]
         command += ["--engine", engine, "--device", "cpu", "--batch-size", str(batch), "--served-model-name", MODEL]
-        command += ["--no-bettertransformer", "--no-model-warmup"]
-        more = {"OMP_NUM_THREADS": "2", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1"}
+        command += ["--no-bettertransformer", "--no-model-warmup", "--pooling-method", "mean"]
+        more = {"OMP_NUM_THREADS": "2", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hub")}
         with running(command, http=port, ready="/health", log=folder / f"{engine}.log", more=more) as served:
             yield served
 

@@ -6,5 +6,6 @@ from pathlib import Path
 from optimum.onnxruntime import ORTModelForFeatureExtraction
 
 if __name__ == "__main__":
-    weights, folder = sys.argv[1:]
-    ORTModelForFeatureExtraction.from_pretrained(weights, export=True).save_pretrained(Path(folder) / "onnx")
+    weights, folder = sys.argv[1], Path(sys.argv[2])
+    ORTModelForFeatureExtraction.from_pretrained(weights, export=True).save_pretrained(folder / "onnx")
+    (folder / "onnx" / "model.onnx").rename(folder / "model.onnx")  # the folder's other files stay as they are

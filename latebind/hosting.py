@@ -29,7 +29,7 @@ from latebind.program.backends import exact_backends
 from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.program.declared import NOTHING, Dynamic, from_export
 from latebind.program.device import HOST, find_device
-from latebind.program.export import Tensors, export, made_of_another, tensors_of
+from latebind.program.export import Tensors, export_any_size, made_of_another, tensors_of
 from latebind.program.graph import Graph, graph_to_json
 from latebind.program.lengths import own_sizes, resized
 from latebind.repository.listing import Repository
@@ -187,7 +187,7 @@ def build_once(
     Promise(fidelity)  # raises for an invalid fidelity before anything is built
     threads = torch.get_num_threads()  # a build sets that of a worker
     try:
-        exported = export(module, inputs, dims=varying.dims, sizes=varying.sizes, outputs=outputs or None)
+        exported, _ = export_any_size(module, inputs, dims=varying.dims, sizes=varying.sizes, outputs=outputs or None)
         found = hashlib.sha256(graph_to_json(exported.graph))
         found.update(repr((__version__, (fidelity, task) if parts else None, max_batch, tuple(backends))).encode())
         _add(found, [tensor for item in sorted(exported.weights.items()) for tensor in item])

@@ -20,7 +20,7 @@ from latebind.domain.errors import ConfigError, Expired, Refused
 from latebind.domain.model import ModelSpec
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.sequence.padding import steps
+from latebind.sequence.program import counted
 from latebind.server.gateway import Answer, StepAnswer
 from research.sides import SLOTS, Side
 
@@ -84,7 +84,12 @@ class Rows:
         missing = [tensor.name for tensor in spec.inputs if tensor.name not in self._rows[row]]
         if missing:
             raise ConfigError(f"{spec.name} takes {missing[0]!r}, the rows have {', '.join(sorted(self._rows[row]))}")
-        return {tensor.name: self._rows[row][tensor.name] for tensor in spec.inputs}
+        found = {tensor.name: self._rows[row][tensor.name] for tensor in spec.inputs}
+        for tensor in spec.inputs:
+            if spec.kinds:  # an array has all sentences filled up to the longest
+                words = found[tensor.name]
+                found[tensor.name] = words[:, : max(counted(words, tensor.padding or 0))]
+        return found
 
     def right(self, row: int, answer: Answer, spec: ModelSpec) -> bool:
         """Tell whether an answer is right."""
@@ -97,7 +102,8 @@ class Rows:
         some = [row % self.count for row in (sorted(self._right) or range(1) if rows is None else rows)]
         if not spec.kinds:
             return [(1, 1)] * len(some)
-        return [(steps(spec, self.given(row, spec))[0], len(self._right[row])) for row in some]
+        (tokens,) = spec.inputs
+        return [(self.given(row, spec)[tokens.name].shape[1], len(self._right[row])) for row in some]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +163,6 @@ class Asked:
         except (Refused, Expired):
             return Call(model, due, sent, time.monotonic(), allowed)
         ended = time.monotonic()
-        (inputs,) = steps(spec, given) or (1,)
         dims = spec.dims_of({name: array.shape[1:] for name, array in given.items()}) if spec.dims else {}
         return Call(
             model,
@@ -170,7 +175,7 @@ class Asked:
             answer.waited[0] + answer.ran[0],
             rows.right(row, answer, spec),
             answer.left_at[0] < spec.stages - 1,
-            prod(dims.values()) if dims else inputs,
+            prod(dims.values()),
             len(answer.outputs[spec.outputs[0].name][0]) if spec.kinds else 1,
             hash(tuple(dims.values())) if dims else 0,
             answer.steps[0] if answer.steps else (),

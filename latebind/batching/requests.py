@@ -138,13 +138,13 @@ class Groups:
 class Queue(dict[int, Request]):
     """Waiting requests by number; iteration is in the order of arrival. Policies only read.
 
-    Those of a model with named dimensions are in `groups` too. Where a batch must be of `one_size`, what `first`
-    returns is.
+    Those of a model with named dimensions are in `groups` too, unless they repeat steps (`alike`). Where a batch must
+    be of `one_size`, what `first` returns is.
     """
 
     def __init__(self, order: Order, spec: ModelSpec | None = None) -> None:
         self._order = order
-        self.groups = Groups(spec) if spec is not None and spec.dims else None
+        self.groups = Groups(spec) if spec is not None and spec.dims and not spec.kinds else None
         self._one_size = spec is not None and spec.one_size
         self._turns: list[Turn] = []  # ascending, as most requests arrive anyway
         self._arrivals = 0.0  # sum of arrival times

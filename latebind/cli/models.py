@@ -78,7 +78,7 @@ def _model(directory: ModelDirectory) -> Row:
     spec = model.spec()
     estimate = Estimate(spec, costs)  # of one request by itself; of a sequence model, one of average length
     whole = milliseconds(estimate.whole(1, estimate.mean_outputs, estimate.mean_outputs))
-    if spec.dims:
+    if spec.dims and not spec.kinds:
         ends = prod([dim.least for dim in spec.dims]), prod([dim.most for dim in spec.dims])
         whole = " to ".join([milliseconds(costs.remaining(0, 1, length)) for length in ends])
     return {
@@ -119,7 +119,7 @@ def _lengths(directory: ModelDirectory) -> list[Row]:
     """Return what rows of each measured length take, of a model whose rows differ in size."""
     model, costs = read_model(directory), read_profile(directory).costs()
     most = model.max_batch
-    if not model.dims:
+    if not model.dims or model.kinds:
         return []
     several = profiled_sizes(model.dims) if len(model.dims) > 1 else ()
     sizes = {prod(each.values()): " ".join(f"{name}={size}" for name, size in each.items()) for each in several}

@@ -20,7 +20,6 @@ from latebind.program.stored import read_spec_and_costs
 from latebind.queries.scheduler import replayed
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.sequence.padding import lengths_named
 from latebind.simulation.driver import Simulator, Summary, summarise
 from latebind.simulation.lengths import HOW, PADS_LITTLE, Rows, by_quarter, read_rows, told_rows, why_padded, with_rows
 from latebind.simulation.workloads import poisson
@@ -114,7 +113,7 @@ def simulate(
                 simulator = Simulator(config, log=EventLog(file, config) if file else None)
                 records = simulator.run(arrivals)
             summary = summarise(records, allowed=allowed)
-            if served.spec.dims:
+            if rows:
                 figures = simulator.metrics.snapshot()["models"][spec.name]
                 quarters = by_quarter(records, [one.inputs for one in arrivals], allowed)
                 padding = figures["padded_lengths"] / max(1, figures["run_lengths"])
@@ -133,14 +132,11 @@ def simulate(
 def _rows(served: ServedModel, told: str) -> Rows:
     """Return the rows to draw from; none for a model whose rows are all alike, or as long as their answers."""
     spec = served.spec
-    if spec.dims:
-        return read_rows(told, spec.dims, spec.name)
-    if not told:
+    if not told and (spec.kinds or not spec.dims):
         return ()
-    dims = lengths_named(spec).dims
-    if not dims:
+    if not spec.dims:
         raise ConfigError(f"the rows of {spec.name} are all of one size: leave out --lengths")
-    return read_rows(told, dims, spec.name)
+    return read_rows(told, spec.dims, spec.name)
 
 
 def _row(policy: str, rate: float, summary: Summary) -> Row:

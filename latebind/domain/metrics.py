@@ -181,7 +181,7 @@ class Metrics:
                 model = self._models[action.model]
                 model.ran(action)
                 self._running[action.worker] = model, action, now
-                if model.lengths is not None:
+                if model.lengths is not None and (model.tokens is None or not action.stage):  # tokens have no length
                     lengths = [self._lengths.get(request, 1) for request in action.requests]
                     own, packs = sum(lengths), action.model in self._packs
                     model.run_lengths += own

@@ -12,6 +12,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 # Of tensors within stages; clients and cuts use those above.
 INNER_DTYPES = frozenset({*ITEM_BYTES, "bfloat16", "complex64", "complex128"})
+LENGTH = "length"  # the named dimension of what a sequence model reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.pieces import in_pieces
 from latebind.engine.shared import NO_STEP, WROTE, Told, ToldReader, pack_arrived, pack_cancelled
 from latebind.engine.slots import NO_EXTENTS, ModelSlots, Rows, Sizes, shapes_of
-from latebind.sequence.padding import room, steps, trimmed
 from latebind.server.gateway import NO_DIMS, Answer, Shown, StepAnswer
 
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
@@ -123,8 +122,6 @@ class Claim:
         self._answered = answered
         expiry = engine.loop.call_later(deadline + LATEST_SECONDS - time.monotonic(), self._expire)
         lengths, sizes = self._sized
-        if claims.reads_sequences:
-            lengths = steps(claims.spec, self.rows)
         streams = self.on_tokens is not None
         engine.write(
             pack_arrived(
@@ -159,9 +156,7 @@ class Claim:
                 row = first + slot
                 inputs, answers = slots.one(row)
                 given = {tensor.name: [rows[0, ...]] for tensor, rows in zip(spec.inputs, inputs, strict=True)}
-                outputs = {
-                    tensor.name: trimmed(rows, tensor) for tensor, rows in zip(spec.outputs, answers, strict=True)
-                }
+                outputs = {tensor.name: rows for tensor, rows in zip(spec.outputs, answers, strict=True)}
                 caches = (int(slots.versions[row]),) if spec.lookups else ()
                 yield Shown(spec, given, Answer(outputs, (step.left_at,), spec=spec, caches=caches))
 
@@ -219,7 +214,9 @@ class Claim:
                 return
         for tensor in spec.outputs:
             rows = outputs[tensor.name]
-            outputs[tensor.name] = (rows if tensor.padding is None or spec.dims else trimmed(rows, tensor)).copy()
+            if tensor.padding is not None:  # of a sequence, as far as it is written: one token at least
+                rows = rows[:, : int((rows != tensor.padding).any(axis=0).nonzero()[0].max(initial=0)) + 1]
+            outputs[tensor.name] = rows.copy()
         _, left_at, _, _, _, waited, ran = zip(*ends, strict=True)
         ran_steps = tuple([tuple(self._steps.get(one, ())) for one in self._requests]) if spec.steps else ()
         versions = self._claims.rows.versions
@@ -265,7 +262,6 @@ class Claims:
         self.spec = spec
         self.rows = rows
         self.step_rows = step_rows or {}
-        self.reads_sequences = not spec.dims and any(tensor.padding is not None for tensor in spec.inputs)
         self.cramped = False
         self._sized_steps = [
             (slots.sized, row, sizes_of_step(spec, step, model))
@@ -480,7 +476,7 @@ class EngineCalls(asyncio.Protocol):
         with await self.claim(model, len(next(iter(rows.values()))), deadline=deadline, dims=dims) as claim:
             for tensor in spec.inputs:
                 for place, row in zip(claim.rows[tensor.name], rows[tensor.name], strict=True):
-                    (place if spec.dims else room(place, row.shape, tensor))[...] = row
+                    place[...] = row
             return await claim.send(deadline=deadline)
 
     def grant_room(self) -> None:

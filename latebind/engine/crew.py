@@ -38,7 +38,7 @@ class LoadedModel:
 
     spec: ModelSpec
     costs: ModelCosts
-    program: Program | SequenceProgram
+    program: Program
     lookups: Mapping[int, Lookup]
     directory: ModelDirectory
     footprint: Footprint = NOTHING

@@ -392,7 +392,5 @@ def longest_seconds(served: ServedModel) -> list[float]:
     """Return how long each stage of a model may take before it is late: its largest batch, on busy cores."""
     spec, costs = served.spec, served.costs
     longest = prod([dim.most for dim in spec.dims])
-    if not spec.dims:  # a sequence model, or none
-        longest = max([tensor.shape[0] for tensor in spec.inputs if tensor.padding is not None], default=1)
     steps = [costs.step(stage, spec.max_batch, longest) for stage in range(spec.stages)]
     return [max(LATE_SECONDS, TIMES * seconds) for seconds in steps]

@@ -497,8 +497,6 @@ async def probe(client: EngineClient, models: Iterable[str]) -> None:
 def _made_up(spec: ModelSpec, tensor: TensorSpec, dims: Mapping[str, int]) -> Array:
     """Return an input of a row, as models are profiled: normal numbers, or zeros where these are valid."""
     shape = tensor.shape_of(dims)
-    if tensor.padding is not None and not spec.dims:  # a sequence
-        shape = (1, *shape[1:])
     if tensor.dtype.startswith("float"):
         return np.random.default_rng(0).standard_normal(shape).astype(tensor.dtype)
     return np.full(shape, tensor.filler, tensor.dtype)

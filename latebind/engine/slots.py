@@ -136,6 +136,10 @@ class SizedSlots:
                 whole[place, ...][front(shapes[number])] = self._at(begins[number], shapes[number], number)
         return found
 
+    def first(self, slots: Sequence[int]) -> Rows:
+        """Return the first input of the rows in these slots, filled up as `padded` does."""
+        return self.padded(slots, self.sizes(slots))[0]
+
     def check(self, outputs: Sequence[Rows], sizes: Sequence[Sizes]) -> None:
         """Raise `ValueError` if outputs `(B, ...)` do not have the shapes that rows of these sizes are said to have."""
         wanted = self.shapes(longest(sizes))[len(self.spec.inputs) :]

@@ -6,6 +6,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Condition, Lock, Thread
 from typing import Final, NamedTuple
 from weakref import ref
@@ -26,7 +27,6 @@ from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup
 from latebind.program.backends import run_rows
 from latebind.program.pieces import NotResident
-from latebind.program.program import Program
 from latebind.sequence.program import Decoding, SequenceProgram
 
 logger = logging.getLogger(__name__)
@@ -292,13 +292,13 @@ class Worker:
         self._shapes = {
             name: [shapes_of(model.spec, graph.inputs) for graph in model.program.graphs]
             for name, model in models.items()
-            if model.spec.dims and isinstance(model.program, Program)
+            if model.spec.dims
         }  # of what each stage takes, where rows differ in size
-        self._chains = {name: model.program for name, model in models.items() if isinstance(model.program, Program)}
+        self._chains = {name: model.program for name, model in models.items()}
         self._sequences = {
-            name: Decoding(model.program, self._slots[name].inputs[0], self._slots[name].outputs[0])
+            name: Decoding(model.program, sized.first, partial(sized.row, number=1))
             for name, model in models.items()
-            if isinstance(model.program, SequenceProgram)
+            if isinstance(model.program, SequenceProgram) and (sized := self._slots[name].sized) is not None
         }
         self._caches = {name: Caches(number_of(BUILT), model.lookups) for name, model in models.items()}
         self._activations = Activations(self.owners)

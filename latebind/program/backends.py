@@ -7,7 +7,7 @@ with the module on all that clients may send (`verify`), and takes the next one 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pkgutil import resolve_name
 from typing import TypedDict, Unpack
 
@@ -132,11 +132,59 @@ def compile_graph(
 
     Weights that are not on the device are copied there.
     """
+    if graph.rungs:
+        use["sizes"] = ()  # a backend may copy the weights for each size, and there are copies for each rung already
+        use["packs"] = False
+        return by_rung(graph, partial(compile_graph, weights=weights, backend=backend, threads=threads, **use))
     if not graph.nodes:
         return pass_through
     options = CompileOptions(threads, **use)
     there = on_device(weights, options.device)
     return backend_named(backend, device=options.device.type).compile(graph, there, options)
+
+
+class Ladder:
+    """A graph that has `rungs`, of which `calls` compute one each: a row is filled up to the first that it fits."""
+
+    def __init__(self, graph: Graph, calls: Sequence[StageFunction]) -> None:
+        self._graph, self._calls = graph, calls
+        self._rungs, self._outputs, self._axes = graph.rung_sizes(), graph.output_specs(), graph.axes
+
+    def twin(self) -> "Ladder":
+        """Return the same for another thread."""
+        return Ladder(self._graph, tuple(map(twin, self._calls)))
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run rows of one size; outputs are cut to what belongs to that."""
+        sizes = {name: inputs[place].shape[axis] for name, (place, axis) in self._axes.items()}
+        for rung, call in zip(self._rungs, self._calls, strict=True):
+            if rung == sizes:
+                return call(*inputs)
+            if all(rung[name] >= size for name, size in sizes.items()):
+                filled = [
+                    filled_up(tensor, spec.shape_of(rung), spec.padding or 0)
+                    for tensor, spec in zip(inputs, self._graph.inputs, strict=True)
+                ]
+                return tuple(
+                    tensor[(slice(None), *map(slice, spec.shape_of(sizes)))]
+                    for tensor, spec in zip(call(*filled), self._outputs, strict=True)
+                )
+        raise ValueError(f"rows of {sizes} are larger than any that the graph takes")
+
+
+def filled_up(rows: Tensor, shape: Sequence[int], number: float = 0) -> Tensor:
+    """Return rows `(B, ...)` as `(B, *shape)`: cut off, or filled up with a number."""
+    if rows.shape[1:] == tuple(shape):
+        return rows
+    whole = rows.new_full((len(rows), *shape), number)
+    both = (slice(None), *(slice(min(size, own)) for size, own in zip(shape, rows.shape[1:], strict=True)))
+    whole[both] = rows[both]
+    return whole
+
+
+def by_rung(graph: Graph, make: Callable[[Graph], StageFunction]) -> StageFunction:
+    """Return what `make` makes of a graph, or of each of its rungs."""
+    return Ladder(graph, tuple(map(make, graph.rungs))) if graph.rungs else make(graph)
 
 
 def compile_stages(

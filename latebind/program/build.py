@@ -18,7 +18,15 @@ from latebind.domain.costs import Grid
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import StageKind, TensorSpec
 from latebind.domain.sizes import Dim, Size
-from latebind.program.backends import BACKENDS, StageFunction, backend_named, compile_graph, compile_stages, run_chain
+from latebind.program.backends import (
+    BACKENDS,
+    StageFunction,
+    backend_named,
+    compile_graph,
+    compile_stages,
+    filled_up,
+    run_chain,
+)
 from latebind.program.cut import (
     Carry,
     cut_points,
@@ -30,9 +38,10 @@ from latebind.program.cut import (
     with_carries,
 )
 from latebind.program.device import synchronize
-from latebind.program.export import Exported, Tensors, export, in_order, runner, tensors_of
+from latebind.program.eager import in_eager
+from latebind.program.export import Exported, Tensors, export_any_size, in_order, runner, tensors_of
 from latebind.program.graph import Graph, graph_to_json
-from latebind.program.lengths import own_sizes, resized
+from latebind.program.lengths import MOST_RUNGS, count_sizes, own_sizes, resized
 from latebind.program.measure import (
     STEADY,
     Profile,
@@ -45,7 +54,7 @@ from latebind.program.measure import (
     time_call,
     with_batch,
 )
-from latebind.program.padding import filled_up, may_share, turned
+from latebind.program.padding import may_share, turned
 from latebind.program.rows import check_stages
 from latebind.program.stored import FORMAT, StoredModel, write_model
 from latebind.program.verify import DEFAULT_TOLERANCE, Agreement, Run, find_agreement, relative_error
@@ -313,7 +322,7 @@ def build_program(
     tell = progress or ignore_progress
     torch.set_num_threads(threads)
     tell("exporting the module", 0.0)
-    exported = export(
+    exported, fixed = export_any_size(
         module,
         example_inputs,
         input_names=input_names,
@@ -327,6 +336,7 @@ def build_program(
     tell("asking the module", 0.05)
     agreement = find_agreement(run, exported, known, settings.most_error, most=max_batch)
     tuner, one = Tuner(exported, rows, settings), with_batch(rows, 1)
+    check_filled_up(exported, fixed, run, agreement, rows)
 
     def uncut(backend: str) -> Candidate[StageFunction]:
         """Compile the uncut model and compare it with the module."""
@@ -387,6 +397,7 @@ def build_program(
         ("chain over uncut", ", ".join(f"{r:.3f} at batch {b}" for b, r in overhead.items()) or NOT_CUT),
         ("largest relative error", f"{error:.1e}"),
         *((f"sizes of {dim.name}", f"{dim.range()}; {together}") for dim in exported.graph.dims),
+        *rung_lines(exported.graph, fixed),
         *(
             (f"values of {spec.name}", f"{spec.range()}; {_others(spec)} are refused")
             for spec in model.inputs
@@ -407,6 +418,27 @@ def build_program(
         refused,
         pads,
     )
+
+
+def check_filled_up(exported: Exported, fixed: str, run: Run, agreement: Agreement, rows: tuple[Tensor, ...]) -> None:
+    """Raise `ExportError` for a graph with rungs where rows that are filled up to the next are answered otherwise."""
+    graph, weights = exported
+    if not graph.rungs or len(graph.rungs) == count_sizes(graph.dims):
+        return
+    if not may_share(run, (in_eager(graph, weights),), (graph,), agreement.inputs, rows, agreement.judge.differ):
+        raise ExportError(
+            f"{fixed}. A graph for each of some sizes does not help, because rows that are filled up to the next are "
+            f"answered otherwise: declare at most {MOST_RUNGS} sizes, by larger steps, and each has its own"
+        )
+
+
+def rung_lines(graph: Graph, fixed: str) -> list[tuple[str, str]]:
+    """Return what a report says of a graph with rungs: their sizes, and why there is not one graph for all."""
+    if not graph.rungs:
+        return []
+    sizes = [" x ".join(map(str, each.values())) for each in graph.rung_sizes()]
+    named = " x ".join(dim.name for dim in graph.dims)
+    return [("a graph for each", f"{named} of {', '.join(sizes)}; rows are filled up to the next"), ("because", fixed)]
 
 
 def _others(spec: TensorSpec) -> str:
@@ -481,7 +513,7 @@ class Tuner:
         Each cut costs about the same, which says how many are affordable where a chain takes too long.
         """
         points = cut_points(self.cuttable)
-        if seconds <= 0 and least_bytes <= 0:
+        if not points or (seconds <= 0 and least_bytes <= 0):
             return self._compile(candidate, points)
         points = fusion_safe_points(self.cuttable, points)
         weights = self.exported.weights
@@ -504,7 +536,7 @@ class Tuner:
         It has to save a share of a batch's time, and to cost hardly any of a row's that runs alone. The rows of the
         batch have half a usual length to all of that, as those that are chosen to run together.
         """
-        if not backend_named(candidate.backend).packs:
+        if not backend_named(candidate.backend).packs or chain.whole.rungs:
             return None
         threads, (dim,), specs = self.settings.threads, self.exported.graph.dims, self.exported.graph.inputs
         stages = compile_stages(
@@ -516,7 +548,7 @@ class Tuner:
         alone = compared(partial(run_chain, stages, one), partial(run_chain, chain.stages, one), 1.0 + MOST_LOST)
         rows = zip(*(resized(one, specs, {dim.name: length}) for length in lengths), strict=True)
         batch = tuple(
-            filled_up(parts, spec.shape_of({dim.name: lengths[-1]}), spec.padding or 0)
+            torch.cat([filled_up(part, spec.shape_of({dim.name: lengths[-1]}), spec.padding or 0) for part in parts])
             for spec, parts in zip(specs, rows, strict=True)
         )
         calls = partial(run_chain, stages, batch, lengths), partial(run_chain, chain.stages, batch)

@@ -96,6 +96,8 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
     The first takes the graph's inputs, the last returns its outputs. Between them passes one activation, named after
     the node that computes it. `ENTRY` may come first if `has_entry`.
     """
+    if not points:
+        return (graph,)
     sizes, pieces = size_only(graph), list[Graph]()
     inputs, start = graph.inputs, 0
     if points and points[0] == ENTRY:

@@ -29,7 +29,7 @@ from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
 from latebind.domain.sizes import Dim, Size
 from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
-from latebind.program.lengths import distinct, input_specs, resized, sizes_of, tried_sizes
+from latebind.program.lengths import distinct, input_specs, resized, rungs_of, sizes_of, tried_sizes
 from latebind.program.operators import BUILTINS, KEPT_WHOLE, SYM_SIZE, is_allowed, resolve, why_refused
 from latebind.program.simplify import simplify
 from latebind.program.symbols import Fixing, export_for_all_sizes, layers_of_any_length, torch_dim, written
@@ -108,6 +108,61 @@ def trace(module: nn.Module, inputs: Tensors, **given: Unpack[Names]) -> Exporte
         for each in tried_sizes(dims, FURTHER_SIZES) if dims else ():
             _try_run(called, resized(tensors, specs, each), each)
     return Exported(*Reader(program, specs, found, dims).read())
+
+
+class SizeFixed(ExportError):
+    """The module's code takes a named dimension for a number, or knows some of its sizes only."""
+
+
+def export_any_size(module: nn.Module, inputs: Tensors, **names: Unpack[Names]) -> tuple[Exported, str]:
+    """Return what `export` does and "", or, where the module's code fixes sizes, a graph for each of a few and why.
+
+    That is where in the code, in words. Weights that are equal in several graphs are there once.
+    """
+    try:
+        return export(module, inputs, **names), ""
+    except SizeFixed as error:
+        try:
+            return _export_rungs(module, inputs, names), str(error)
+        except ExportError as other:  # it cannot be served at these sizes either: the first reason says where
+            raise error from other
+        except ConfigError as other:
+            raise ExportError(f"{error}. With a graph for each size: {other}") from other
+
+
+def _export_rungs(module: nn.Module, inputs: Tensors, names: Names) -> Exported:
+    dims = names["dims"]
+    fixed: Names = {**names, "dims": (), "sizes": None}
+    named, tensors = input_names(inputs, names.get("input_names")), tensors_of(inputs)
+    given = {name: (dtype_name(one.dtype, name), one.shape[1:]) for name, one in zip(named, tensors, strict=True)}
+    specs = input_specs(given, dims, names["sizes"])
+    found: dict[str, Exported] = {}
+    for sizes in rungs_of(dims):
+        rows = resized(tensors, specs, sizes)
+        some: Tensors = dict(zip(inputs, rows, strict=True)) if isinstance(inputs, Mapping) else rows
+        found["x".join(map(str, sizes.values()))] = export(module, some, **fixed)
+    graphs, weights = merged(found)
+    rungs = tuple(graphs.values())
+    graph = Graph(specs, (), rungs[-1].outputs, tuple(dims), rungs)
+    graph.output_specs()  # raises where they do not follow from the sizes
+    return Exported(graph, weights)
+
+
+def merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str, Tensor]]:
+    """Return graphs over one set of weights: those that are equal in several graphs are there once."""
+    graphs: dict[str, Graph] = {}
+    weights: dict[str, Tensor] = {}
+    for part, one in exported.items():
+        names: dict[str, str] = {}
+        for name, tensor in one.weights.items():
+            there = weights.get(name)
+            same = there is None or (there.shape == tensor.shape and torch.equal(there, tensor))
+            names[name] = name if same else f"{part}.{name}"
+            weights[names[name]] = tensor
+        graphs[part] = one.graph.map_arguments(
+            lambda argument, names=names: Weight(names[argument.name]) if isinstance(argument, Weight) else argument  # type: ignore[misc]
+        )
+    return graphs, weights
 
 
 def made_of_another(module: object) -> str | None:
@@ -333,6 +388,8 @@ def _try_export(
         packs = any(frame.filename.endswith("nn/modules/rnn.py") for frame in frames)
         reason = PACKED if packs else _reason(str(error))
         place = _place(frames) or _place(fixing.frames)
+        if dims and FIXED in reason:
+            raise SizeFixed(f"the module cannot be exported for all sizes{place}: {reason}") from error
         raise ExportError(f"the module cannot be exported{place}: {reason}") from error
 
 
@@ -447,7 +504,9 @@ class Reader:
             for axis, size in enumerate(self._specs[public].sizes, 1):
                 if isinstance(size, str):
                     if isinstance(value.shape[axis], int):  # fixed behind the checks of torch, in a decomposition
-                        raise ExportError(f"the module cannot be exported: {size} stays {value.shape[axis]}: {FIXED}")
+                        raise SizeFixed(
+                            f"the module cannot be exported for all sizes: {size} stays {value.shape[axis]}: {FIXED}"
+                        )
                     (steps,) = value.shape[axis].node.expr.free_symbols
                     self._steps[steps] = self._dims[size]
                     self._first.setdefault(size, (public, axis))

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import msgspec
@@ -105,16 +106,21 @@ class Graph:
 
     `inputs` are tensors whose dimension 0 is the batch (`shape` leaves it out). `outputs` pairs the name that clients
     see with the name of the value. `dims` are the named dimensions, in which sizes differ from row to row.
+
+    Where a module's code fixes sizes, there are `rungs` in place of nodes: graphs for fixed sizes, the smallest first.
+    A row is filled up to the first that it fits (`backends.Ladder`).
     """
 
     inputs: tuple[TensorSpec, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[str, str], ...]
     dims: tuple[Dim, ...] = ()
+    rungs: tuple["Graph", ...] = ()
 
     def weights(self) -> tuple[str, ...]:
         """Return the names of all weights that the graph reads, each once, in order of first use."""
-        return tuple(dict.fromkeys(name for node in self.nodes for name in node.weights()))
+        read = chain.from_iterable([node.weights() for node in self.nodes] + [rung.weights() for rung in self.rungs])
+        return tuple(dict.fromkeys(read))
 
     def types(self) -> dict[str, TensorType]:
         """Return the type of every value that is one tensor, by name."""
@@ -123,6 +129,8 @@ class Graph:
 
     def output_specs(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of each output, without the batch dimension."""
+        if self.rungs:
+            return self._of_rungs()
         types = self.types()
         return tuple(self.spec(name, types[value]) for name, value in self.outputs)
 
@@ -132,6 +140,35 @@ class Graph:
         shape = tuple(size_of(size, self.largest) for size in sizes)
         return TensorSpec(name, kind.dtype, shape, sizes=() if shape == sizes else sizes)
 
+    def _of_rungs(self) -> tuple[TensorSpec, ...]:
+        """Return the outputs with sizes in terms of the named dimensions: what those of all rungs follow from."""
+        known, found = self.rung_sizes(), list[TensorSpec]()
+        for of_output in zip(*(rung.output_specs() for rung in self.rungs), strict=True):
+            sizes = tuple(_in_terms(known, each) for each in zip(*(spec.shape for spec in of_output), strict=True))
+            found.append(self.spec(of_output[-1].name, TensorType(of_output[-1].dtype, (None, *sizes))))
+        return tuple(found)
+
+    def rung_sizes(self) -> list[dict[str, int]]:
+        """Return the sizes of the named dimensions in each rung."""
+        at = self.axes
+        return [{name: rung.inputs[place].shape[axis - 1] for name, (place, axis) in at.items()} for rung in self.rungs]
+
+    @property
+    def axes(self) -> dict[str, tuple[int, int]]:
+        """Where each named dimension is among the inputs: the input's place, and the dimension with the batch."""
+        return {
+            size: (place, axis)
+            for place, spec in enumerate(self.inputs)
+            for axis, size in enumerate(spec.sizes, 1)
+            if isinstance(size, str)
+            if size in self.largest
+        }
+
+    @property
+    def whole(self) -> "Graph":
+        """What has nodes: itself, or the largest of its rungs."""
+        return self.rungs[-1] if self.rungs else self
+
     @property
     def largest(self) -> dict[str, int]:
         """The most of each named dimension."""
@@ -139,7 +176,8 @@ class Graph:
 
     def map_arguments(self, change: Callable[[Argument], Argument]) -> "Graph":
         """Return the graph with `change` applied to all arguments of its nodes."""
-        return replace(self, nodes=tuple(node.map_arguments(change) for node in self.nodes))
+        nodes = tuple(node.map_arguments(change) for node in self.nodes)
+        return replace(self, nodes=nodes, rungs=tuple(rung.map_arguments(change) for rung in self.rungs))
 
     def aliased(self, names: Mapping[str, str]) -> "Graph":
         """Return the graph without the nodes in `names`; what read one of them reads the value that it is named for."""
@@ -159,6 +197,29 @@ class Graph:
                 kept.append(node)
                 wanted.update(node.values())
         return replace(self, nodes=tuple(reversed(kept)))
+
+
+def _in_terms(known: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> Size:
+    """Return a size that has these values for some `known` sizes of named dimensions, in terms of one of them.
+
+    Raises `ExportError` where it is neither the same for all nor grows evenly.
+    """
+    if len(set(sizes)) == 1:
+        return sizes[0]
+    for name in known[-1]:
+        own = [each[name] for each in known]
+        if own == list(sizes):
+            return name
+        steps, more = own[-1] - own[0], sizes[-1] - sizes[0]
+        if steps <= 0 or more <= 0:
+            continue
+        times = max(1, more // steps)  # else one more for `every` so many, as behind a stride
+        each_of = range(max(1, steps // (more + 1)), steps // max(more - 1, 1) + 2) if times == 1 else (1,)
+        for every, phase in islice(((one, more) for one in each_of for more in range(one)), MOST_TRIED):
+            plus = sizes[0] * every - times * own[0] + phase
+            if all((times * one + plus) // every == size for one, size in zip(own, sizes, strict=True)):
+                return f"({times} * {name} + {plus}) // {every}"
+    raise ExportError(f"an output has sizes {list(sizes)} for {list(known)}: return one that grows with what is read")
 
 
 def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
@@ -182,6 +243,7 @@ Json = Any  # what a JSON parser returns
 FORMAT = 1
 MOST_NODES = 30_000
 MOST_BYTES = 16 << 20  # of a file: checked before anything is read
+MOST_TRIED = 1 << 14  # ways in which a size may follow from another
 MAX_DEPTH = 4  # nested lists in an argument; ATen needs two
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,255}")
 
@@ -214,19 +276,24 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaul
     nodes: list[_Node]
     outputs: list[tuple[str, str]]
     dims: tuple[Dim, ...] = ()
+    rungs: list["_File"] = []
 
 
 def graph_to_json(graph: Graph) -> bytes:
     """Return the graph as JSON; `graph_from_json` returns an equal graph."""
-    if len(graph.nodes) > MOST_NODES:
-        raise ExportError(f"the graph has {len(graph.nodes)} nodes, more than {MOST_NODES}: unroll fewer steps")
+    count = sum(len(part.nodes) for part in (graph, *graph.rungs))
+    if count > MOST_NODES:
+        raise ExportError(f"the graph has {count} nodes, more than {MOST_NODES}: unroll fewer steps")
+    return msgspec.json.format(msgspec.json.encode(_file(graph)), indent=0)
+
+
+def _file(graph: Graph) -> _File:
     nodes = []
     for node in graph.nodes:
         kwargs = {key: _written(argument) for key, argument in node.kwargs}
         nodes.append(_Node(node.name, node.op, [_written(argument) for argument in node.args], kwargs, node.type))
     inputs = [_Input(spec.name, spec.dtype, spec.sizes or spec.shape) for spec in graph.inputs]
-    file = _File(FORMAT, inputs, nodes, list(graph.outputs), graph.dims)
-    return msgspec.json.format(msgspec.json.encode(file), indent=0)
+    return _File(FORMAT, inputs, nodes, list(graph.outputs), graph.dims, [_file(rung) for rung in graph.rungs])
 
 
 def _written(argument: Argument) -> Json:
@@ -267,6 +334,11 @@ def graph_from_json(data: bytes) -> Graph:
         raise RepositoryError(f"the graph file is not valid: {error}; build the model again") from error
     if file.format != FORMAT:
         raise RepositoryError(f"the graph file has format {file.format}, this version reads {FORMAT}: build it again")
+    graph = _read(file)
+    return checked_rungs(graph) if graph.rungs else graph
+
+
+def _read(file: _File) -> Graph:
     graph = Graph((), (), tuple(file.outputs), file.dims)
     named = {dim.name for dim in file.dims}
     if not make_sense(file.dims):
@@ -279,9 +351,32 @@ def graph_from_json(data: bytes) -> Graph:
             )
     inputs = tuple(graph.spec(spec.name, TensorType(spec.dtype, (None, *spec.shape))) for spec in file.inputs)
     ends = [{dim.name: dim.least for dim in file.dims}, graph.largest]
-    graph = replace(graph, inputs=inputs, nodes=tuple(_read_node(node, ends) for node in file.nodes))
-    _check_references(graph)
+    nodes, rungs = tuple(_read_node(node, ends) for node in file.nodes), tuple(map(_read, file.rungs))
+    graph = replace(graph, inputs=inputs, nodes=nodes, rungs=rungs)
+    if not rungs:
+        _check_references(graph)
     return graph
+
+
+def checked_rungs(graph: Graph) -> Graph:
+    """Return a graph with rungs; raises `RepositoryError` for such as are not the same graph for other sizes."""
+
+    def tensors(one: Graph) -> object:
+        return [(spec.name, spec.dtype) for spec in one.inputs], [name for name, _ in one.outputs]
+
+    try:
+        if any(rung.dims or rung.rungs or tensors(rung) != tensors(graph) for rung in graph.rungs):
+            raise ValueError("one has other tensors")
+        sizes = graph.rung_sizes()
+        for rung, each in zip(graph.rungs, sizes, strict=True):
+            if [spec.shape for spec in rung.inputs] != [spec.shape_of(each) for spec in graph.inputs]:
+                raise ValueError(f"one takes something else than rows of {each}")
+        if graph.nodes or not graph.dims or sizes[-1] != graph.largest:
+            raise ValueError("the last one is not for the largest rows")
+        graph.output_specs()
+        return graph
+    except (ValueError, IndexError, ExportError) as error:
+        raise RepositoryError(f"the graphs for several sizes do not fit ({error}): build the model again") from None
 
 
 def _makes_sense(size: Size, ends: Sequence[Mapping[str, int]]) -> bool:

@@ -24,7 +24,7 @@ from latebind.program.eager import rebuild
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.program.operators import resolve
 from latebind.program.packing import packed, places, places_of_full
-from latebind.program.whole_numbers import MOVED, Ahead, axes_of, operation, split_whole_numbers
+from latebind.program.whole_numbers import MOVED, Ahead, operation, split_whole_numbers
 
 try:  # an optional dependency
     import openvino
@@ -79,7 +79,7 @@ class OpenVino(Backend):
         read = () if parts.first is None else parts.first.weights()
         first = parts.ahead({name: weights[name].clone() for name in read})  # their pages may be given back
         below = packed(parts.rest, weights, graph.inputs) if use.packs else None
-        axis = None if below is None else axes_of(graph)[below.dims[0].name]
+        axis = None if below is None else graph.axes[below.dims[0].name]
         graph = below or parts.rest
         module = rebuild(graph, weights, operator=resolve)  # it converts no reshapes, but views
         large = sum(weight.nbytes for weight in module.buffers()) >= SHARED_FROM

@@ -1,6 +1,7 @@
 """A loaded model: its stages as callables, its tensors and its costs. For one thread: each worker has a twin."""
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -43,9 +44,9 @@ class Program:
     @property
     def entry(self) -> bool:
         """Whether stage 0 is empty: it returns its input, so that a learned cache can stand before the network."""
-        return len(self.graphs) > 1 and not self.graphs[0].nodes
+        return len(self.graphs) > 1 and not self.graphs[0].whole.nodes
 
-    def twin(self) -> "Program":
+    def twin(self) -> Self:
         """Return the program for another thread, over the same weights."""
         return replace(self, stages=tuple(map(twin, self.stages)))
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, are_seconds, at_any_length, in_turn
 from latebind.domain.errors import RepositoryError
-from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, TensorSpec
+from latebind.domain.model import ITEM_BYTES, LENGTH, ModelSpec, StageKind, TensorSpec
 from latebind.domain.sizes import Dim, make_sense
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph, read_graph_file
@@ -103,8 +103,18 @@ def read_model(directory: ModelDirectory) -> StoredModel:
     model = directory.read_json(MODEL, StoredModel)
     if model.format != FORMAT:
         raise RepositoryError(f"{directory.path / MODEL} has format {model.format}, this version reads {FORMAT}")
+    model = _with_length(model)
     _check(model, directory.path / MODEL)
     return model
+
+
+def _with_length(model: StoredModel) -> StoredModel:
+    """Return a sequence model that was written before its length had a name as it is written now."""
+    taken = model.inputs[:1]
+    if not model.kinds or model.dims or not taken or len(taken[0].shape) != 1:
+        return model
+    dims = (Dim(LENGTH, 1, taken[0].shape[0]),)
+    return replace(model, inputs=(replace(taken[0], sizes=(LENGTH,)), *model.inputs[1:]), dims=dims, pads=True)
 
 
 def _check(model: StoredModel, path: Path) -> None:

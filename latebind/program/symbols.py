@@ -76,6 +76,8 @@ def _holds(claim: Foreign, ranges: Mapping[Foreign, Foreign]) -> bool:
 class Fixing:
     """Notes where the module is when torch first takes a size for a number, or else last takes some sizes for all.
 
+    Else where it first takes two for equal: those of one named dimension in two inputs are, which is no fault.
+
     Torch says that it did only when the export is at its end, but logs each such step as it takes it, to nobody while
     logging is off.
     """
@@ -84,17 +86,21 @@ class Fixing:
         self._log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
         self._fixed: Sequence[FrameSummary] = ()
         self._narrowed: Sequence[FrameSummary] = ()
+        self._equal: Sequence[FrameSummary] = ()
         self._outside = 0  # calls that led to the export, whose lines are no part of the module
 
     @property
     def frames(self) -> Sequence[FrameSummary]:
         """The calls within the export that led there, the last one innermost; empty if torch did nothing like that."""
-        return (self._fixed or self._narrowed)[self._outside :]
+        return (self._fixed or self._narrowed or self._equal)[self._outside :]
 
-    def _note(self, message: object, *_: object, **__: object) -> None:
+    def _note(self, message: object, *given: Foreign, **_: object) -> None:
         text = str(message)
-        if text.startswith("set_replacement") and not self._fixed:
-            self._fixed = _stack()
+        if text.startswith("set_replacement %s = %s"):
+            if given[1].is_Integer:
+                self._fixed = self._fixed or _stack()
+            else:
+                self._equal = self._equal or _stack()
         elif text.startswith("_update_var_to_range") and text.endswith("(update)"):
             self._narrowed = _stack()
 

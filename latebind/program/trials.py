@@ -60,10 +60,10 @@ def trials(
     count, most = next((count, most) for less, count, most in BY_WORK if work <= less)
     if sum(prod(spec.shape) for spec in specs) >= LARGE:
         count = min(count, FEW_ROWS)
-    inside = [graph.spec(node.name, node.type) for node in graph.nodes if node.type is not None and node.type.row]
+    inside = [graph.spec(node.name, node.type) for node in graph.whole.nodes if node.type is not None and node.type.row]
     if max((prod(spec.shape) for spec in inside), default=0) >= LARGE_INSIDE:
         count, most = min(count, 2), min(most, 4)
-    drawn = Drawn(specs, _constants(graph, weights), count)
+    drawn = Drawn(specs, _constants(graph.whole, weights), count)
     usual = tuple(torch.cat([rows[place][:most] for rows in real]) for place in range(len(specs)))
     found = [Trial(_largest(usual), usual)]
     found += _of_other_sizes(graph, weights, named, usual)
@@ -96,7 +96,7 @@ def _of_other_sizes(
     found = []
     for each in tried_sizes(graph.dims, sizes):
         some = resized(tuple(tensor[: 2 * count] for tensor in real), specs, each)
-        made = Drawn(at_size(specs, each), _constants(graph, weights), count).up_to(USUAL)
+        made = Drawn(at_size(specs, each), _constants(graph.whole, weights), count).up_to(USUAL)
         found.append(Trial(USUAL, tuple(map(torch.cat, zip(some, made, strict=True)))))
     return found
 

@@ -175,7 +175,7 @@ class Judge:
         edge, and may be either (inf).
         """
         most = [torch.zeros(len(tensor), dtype=torch.float64) for tensor in expected]
-        if any(node.type is not None and node.type.dtype in {"float16", "bfloat16"} for node in self.graph.nodes):
+        if any(node.type is not None and node.type.dtype in {"float16", "bfloat16"} for node in self.graph.whole.nodes):
             return most
         precise, eager, *shaken = self._variants
         usual = _tried(eager, rows) if shaken else None

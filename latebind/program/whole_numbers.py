@@ -69,7 +69,7 @@ class Split:
         checked = [(place, spec.name) for place, spec in enumerate(self.rest.inputs) if spec.name in self.indices]
         if run is None and not checked:
             return None
-        axes = axes_of(self.rest if self.first is None else self.first)
+        axes = (self.rest if self.first is None else self.first).axes
 
         def ahead(*inputs: Tensor) -> tuple[Tensor, ...]:
             with torch.inference_mode():
@@ -86,17 +86,6 @@ class Split:
             return found
 
         return ahead
-
-
-def axes_of(graph: Graph) -> dict[str, tuple[int, int]]:
-    """Return where each named dimension is among the inputs: the input's place, and the dimension with the batch."""
-    return {
-        size: (place, axis)
-        for place, spec in enumerate(graph.inputs)
-        for axis, size in enumerate(spec.sizes, 1)
-        if size in graph.largest
-        if isinstance(size, str)
-    }
 
 
 def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
@@ -116,7 +105,7 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
             continue  # looked up by torch, rows come in new memory, which OpenVINO has to be bound to each time
         ahead.append(node)
     first, rest = _parts(graph, [node.name for node in ahead], cheap)
-    indices, unsure = _indices(rest, weights, set(axes_of(graph)))
+    indices, unsure = _indices(rest, weights, set(graph.axes))
     return Split(None, graph, indices, unsure) if rest.inputs == graph.inputs else Split(first, rest, indices, unsure)
 
 
@@ -264,7 +253,7 @@ def find_limits(graph: Graph, weights: Mapping[str, Tensor], raises: Raises | No
     }
     if not whole:
         return graph.inputs
-    raises = raises or _raises_ahead(graph, weights)
+    raises = raises or _raises_ahead(graph.whole, weights)
     bases = (dict.fromkeys(whole, number) for number in (0, 1))  # words may be counted from 1
     base = next((numbers for numbers in bases if not raises(numbers)), None)
     if base is None:

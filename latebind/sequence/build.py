@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, ExportError
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import LENGTH, TensorSpec
 from latebind.program.backends import BACKENDS, compile_graph
 from latebind.program.build import (
     BuildReport,
@@ -21,9 +21,11 @@ from latebind.program.build import (
     closing_lines,
     ignore_progress,
     none_fits,
+    rung_lines,
     try_backends,
 )
 from latebind.program.export import runner
+from latebind.program.lengths import tried_sizes
 from latebind.program.measure import Profile, this_hardware, time_call, with_batch
 from latebind.program.rows import check_rows
 from latebind.program.verify import relative_error
@@ -38,11 +40,11 @@ from latebind.sequence.export import (
     as_sequence,
     export_sequence,
 )
-from latebind.sequence.padding import lengths
 from latebind.sequence.program import (
     KINDS,
     SequenceProgram,
     answer_all,
+    counted,
     measure_sequence,
     program_of,
     step_sizes,
@@ -52,6 +54,7 @@ from latebind.sequence.stored import write_sequence
 
 VERIFIED = 16  # rows
 STEPS = 3  # that are verified
+LENGTHS = 4  # of rows, beside the ends of the range
 ROWS = 8  # of each length that are tried beside others
 PADDED = 1e-3  # of the largest number: what rounding over other lengths never makes
 SHARES = (np.arange(100) + 0.5) / 100  # quantiles of the answers' lengths that the profile keeps
@@ -85,21 +88,21 @@ def build_sequence(
         settings = replace(settings, backends=tuple(one for one in settings.backends if BACKENDS[one].quick))
     tell = progress or ignore_progress
     sequence = as_sequence(module)
-    if tokens.dim() != 2 or tokens.dtype != torch.int64 or not len(tokens):
-        raise ConfigError(f"a sequence model reads one input, {TOKENS}=int64:LONGEST, not {tuple(tokens.shape)}")
+    if tokens.dim() != 2 or tokens.dtype != torch.int64 or not len(tokens) or tokens.shape[1] < 2:
+        wanted = f"{TOKENS}=int64:LONGEST, which is 2 or more"
+        raise ConfigError(f"a sequence model reads one input, {wanted}, not {tuple(tokens.shape)}")
     torch.set_num_threads(threads)
     exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
-    words = find_limits(exported.encoders[tokens.shape[1]], exported.weights)[0].limit
+    words = find_limits(exported.encoder, exported.weights)[0].limit
     check_sequence(module, exported, tokens[:VERIFIED], words, most=max_batch)
-    inputs = (TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, words),)
+    inputs = (TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, words, sizes=(LENGTH,)),)
     outputs = (TensorSpec(TOKENS, "int64", (sequence.longest_output,), sequence.padding),)
-    model = settings.model(inputs, outputs, "", kinds=KINDS)
+    model = settings.model(inputs, outputs, "", kinds=KINDS, dims=exported.encoder.dims, pads=True)
 
     def compiled(backend: str) -> SequenceProgram:
         use = partial(compile_graph, weights=exported.weights, backend=backend, threads=threads)
-        calls = [use(graph) for graph in exported.encoders.values()]
-        calls.append(use(exported.step, sizes=step_sizes(backend, max_batch) or (1,)))
-        return program_of(exported, model, None, calls, backend=backend, threads=threads)
+        stages = use(exported.encoder), use(exported.step, sizes=step_sizes(backend, max_batch) or (1,))
+        return program_of(exported, model, None, stages, backend=backend, threads=threads)
 
     rows = _with_drawn(tokens[:VERIFIED], words, sequence.padding)
 
@@ -117,7 +120,7 @@ def build_sequence(
     tell("measuring answers", 0.8)
     output_steps = (sequence.longest_output,)
     if measured_lengths:
-        measured = lengths(answer_all(chosen, tokens.numpy()), sequence.padding)
+        measured = counted(answer_all(chosen, tokens.numpy()), sequence.padding)
         output_steps = tuple(np.quantile(measured, SHARES, method="nearest").tolist())
     reading, step = stages = measure_sequence(chosen, tokens.numpy())
     profile = Profile(
@@ -131,12 +134,12 @@ def build_sequence(
     written = write_sequence(directory, replace(model, backend=chosen.backend), exported, profile)
     tell("done", 1.0)
     most, answers = max_batch, f"{output_steps[0]} to {output_steps[-1]} tokens, {np.mean(output_steps):.1f} on average"
-    first, more = reading.at(1), reading.at(1, 2) - reading.at(1)
+    reads = ", ".join(f"{reading.at(1, length) * 1e3:.2f} ms for {length}" for length in reading.lengths)
     lines = [
-        ("encoders for up to", ", ".join(map(str, exported.encoders)) + " tokens"),
+        *rung_lines(exported.encoder, exported.fixed),
         *(candidate.line("for the first row") for candidate in candidates),
         ("chosen", chosen.backend),
-        ("reading", f"{first * 1e3:.2f} ms and {more * 1e3:.3f} for each token more, alone"),
+        ("reading", f"{reads} tokens, alone"),
         ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
         ("answers", answers if measured_lengths else "taken to be as long as may be: give --data to measure"),
         ("largest relative error", f"{error:.1e}"),
@@ -156,23 +159,22 @@ def _with_drawn(tokens: Tensor, words: int | None, padding: int) -> Tensor:
 
 @torch.inference_mode()
 def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) -> float:
-    """Return the worst relative error of encoders and the first steps against the module, over batch sizes.
+    """Return the worst relative error of encoder and first steps against the module, over batch sizes.
 
-    Each encoder reads rows cut to its length. The steps follow the module's tokens.
+    Rows are read cut to lengths over the range. The steps follow the module's tokens.
     """
     worst, sequence = 0.0, cast(SequenceModule, module)
     for batch in sorted({1, 2, program.spec.max_batch}):
         (rows,) = with_batch((tokens,), batch)
-        for length in program.encoders:
-            cut = rows.clone()
-            cut[:, length:] = program.marks.padding
-            counts = torch.tensor(lengths(cut.numpy(), program.marks.padding))
-            size = next(size for size in program.encoders if size >= int(counts.max()))
-            found, state = program.encode(cut, counts), sequence.encode(cut[:, :size].clone(), counts.clone())
+        for sizes in tried_sizes(program.spec.dims, LENGTHS):
+            cut = rows[:, : sizes[LENGTH]]
+            counts = torch.tensor(counted(cut.numpy(), program.marks.padding))
+            cut = cut[:, : int(counts.max())]
+            found, state = program.encode(cut, counts), sequence.encode(cut.clone(), counts.clone())
             worst = max(worst, relative_error([found[name] for name in state], list(state.values())))
             written = _begun(sequence, program.parts, state, batch)
             for _ in range(min(STEPS, program.longest_output - 1)):
-                changed, expected = program.step(*written.first(batch).values()), _step(sequence, written, batch)
+                changed, expected = program.step(written.first(batch)), _step(sequence, written, batch)
                 worst = max(worst, relative_error([changed[name] for name in expected], list(expected.values())))
                 _advance(written, expected, expected.pop(LOGITS).argmax(dim=1))
     return worst
@@ -198,7 +200,7 @@ def check_sequence(
     length = torch.randint(1, longest + 1, (ROWS,), generator=generator)
     read = drawn.masked_fill(torch.arange(longest) >= length[:, None], sequence.padding)
     encoder, step = EncodeModule(module), StepModule(module)
-    graph = exported.encoders[longest]
+    graph = exported.encoder
     specs = find_limits(graph, exported.weights)
     check_rows(runner(encoder, (read, length)), graph, exported.weights, (read, length), specs=specs, most=most)
     encoded = sequence.encode(read.clone(), length.clone())
@@ -206,7 +208,7 @@ def check_sequence(
 
     specs = find_limits(exported.step, exported.weights)
     check_rows(runner(step, state), exported.step, exported.weights, tuple(state.values()), specs=specs, most=most)
-    for size in exported.encoders:
+    for size in sorted({sizes[LENGTH] for sizes in tried_sizes(exported.encoder.dims, LENGTHS)}):
         _check_padding(sequence, exported, drawn, size)
 
 

@@ -1,19 +1,20 @@
-"""Exports a module with `encode` and `step`: an encoder for each of a few input lengths, and one step."""
+"""Exports a module with `encode` and `step`: an encoder for inputs of any length, and one step."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from operator import le
+from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError
-from latebind.program.export import Exported, export
-from latebind.program.graph import Graph, Weight
+from latebind.domain.model import LENGTH
+from latebind.domain.sizes import Dim
+from latebind.program.export import export, export_any_size, merged
+from latebind.program.graph import Graph
 from latebind.sequence.state import POSITION, TOKEN, Change, Part, SpecialTokens, State, change_of
 
-TOKENS, LENGTH, LOGITS = "tokens", "length", "logits"
+TOKENS, LOGITS = "tokens", "logits"
 NEEDED: Mapping[str, tuple[type, str]] = {  # attributes of a sequence module: their type, and words for a refusal
     "start": (int, "int, the token that answers begin behind"),
     "end": (int, "int, the token that ends an answer"),
@@ -21,7 +22,6 @@ NEEDED: Mapping[str, tuple[type, str]] = {  # attributes of a sequence module: t
     "longest_output": (int, "int, the most tokens of an answer"),
     "blank": (Mapping, "dict, shapes of the parts of the state that begin as zeros; may be empty"),
 }
-SHORTEST, LONGER = 8, 1.25  # tokens of the shortest encoder, and the ratio of one encoder's length to the one before
 
 
 class SequenceModule(Protocol):
@@ -55,21 +55,18 @@ class SequenceModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SequenceGraphs:
-    """A sequence model as graphs over one set of weights: encoders by the input length that they are for, and the step.
+    """A sequence model as two graphs over one set of weights: the encoder, for inputs of any length, and the step.
 
-    The step takes token, position and all `parts` of the state, in this order.
+    The step takes token, position and all `parts` of the state, in this order. `fixed` says what in the module's code
+    keeps the encoder from being one graph for all lengths, "" where nothing does.
     """
 
     marks: SpecialTokens
     parts: tuple[Part, ...]
-    encoders: dict[int, Graph]
+    encoder: Graph
     step: Graph
     weights: Mapping[str, Tensor]
-
-    @property
-    def graphs(self) -> tuple[Graph, ...]:
-        """The encoders, then the step."""
-        return (*self.encoders.values(), self.step)
+    fixed: str = ""
 
     def faults(self, longest_input: int, longest_output: int) -> Iterator[str]:
         """Yield what does not fit: graphs of which one makes what the next does not take."""
@@ -77,16 +74,12 @@ class SequenceGraphs:
         given = [(spec.name, spec.shape) for spec in self.step.inputs]
         if given != [(TOKEN, ()), (POSITION, ()), *((part.name, part.shape) for part in self.parts)]:
             yield "step does not take the parts of the state"
-        if list(self.encoders) != sorted(self.encoders) or max(self.encoders, default=0) != longest_input:
-            yield f"there is no encoder for {longest_input} tokens"
-        for length, graph in self.encoders.items():
-            if [(spec.name, spec.shape) for spec in graph.inputs] != [(TOKENS, (length,)), (LENGTH, ())]:
-                yield f"the encoder for {length} tokens takes something else"
-            for spec in graph.output_specs():
-                whole = parts[spec.name].shape if spec.name in parts else None
-                fits = whole is not None and len(whole) == len(spec.shape) and all(map(le, spec.shape, whole))
-                if not fits:
-                    yield f"encode makes {spec.name!r} of shape {spec.shape} for {length} tokens, {whole} else"
+        taken = [(spec.name, spec.shape, spec.sizes) for spec in self.encoder.inputs]
+        if taken != [(TOKENS, (longest_input,), (LENGTH,)), (LENGTH, (), ())]:
+            yield f"the encoder does not take up to {longest_input} tokens"
+        for spec in self.encoder.output_specs():
+            if spec.name not in parts or spec.shape != parts[spec.name].shape:
+                yield f"the encoder makes {spec.name!r} of shape {spec.shape}, which is no part of the state"
         returned = {spec.name: spec for spec in self.step.output_specs()}
         if next(iter(returned)) != LOGITS or len(returned[LOGITS].shape) != 1:
             yield "step must return 'logits' (B, words): a number for each token that may come next"
@@ -117,39 +110,31 @@ def as_sequence(module: nn.Module) -> SequenceModule:
     return cast(SequenceModule, module)
 
 
-def lengths_for(longest: int) -> tuple[int, ...]:
-    """Return the input lengths to make encoders for: each a quarter longer than the one before."""
-    found = [longest]
-    while found[-1] / LONGER >= SHORTEST:
-        found.append(round(found[-1] / LONGER))
-    return tuple(reversed(found))
-
-
 def export_sequence(
     module: nn.Module, tokens: Tensor, *, tell: Callable[[str, float], None] = lambda text, share: None
 ) -> SequenceGraphs:
     """Export a sequence model for example rows `tokens` `(N, longest input)`. Raises `ExportError`."""
-    sequence = as_sequence(module)
-    length = torch.full((len(tokens),), tokens.shape[1])
-    lengths = lengths_for(tokens.shape[1])
-    exported: dict[str, Exported] = {}
-    for number, size in enumerate(lengths):
-        tell(f"exporting the encoder for {size} tokens", number / (len(lengths) + 1))
-        rows = {TOKENS: tokens[:, :size].contiguous(), LENGTH: length.clamp(max=size)}
-        exported[str(size)] = export(EncodeModule(module), rows)
-    tell("exporting the step", len(lengths) / (len(lengths) + 1))
-    parts = _parts(sequence, exported[str(lengths[-1])].graph)
-    exported[TOKEN] = export(StepModule(module), _example(sequence, parts, len(tokens)))
-    graphs, weights = _merged(exported)
-    step = graphs.pop(TOKEN)
-    returned = {spec.name: spec.shape for spec in step.output_specs()}
+    sequence, longest = as_sequence(module), tokens.shape[1]
+    rows = {TOKENS: tokens, LENGTH: torch.ones(len(tokens), dtype=torch.int64)}  # which any row has
+    tell("exporting the encoder", 0.0)
+    dims, sizes = (Dim(LENGTH, 1, longest),), {TOKENS: (LENGTH,)}
+    encoder, fixed = export_any_size(EncodeModule(module), rows, dims=dims, sizes=sizes)
+    tell("exporting the step", 0.5)
+    parts = _parts(sequence, encoder.graph)
+    graphs, weights = merged({"": encoder, TOKEN: export(StepModule(module), _example(sequence, parts, len(tokens)))})
+    returned = {spec.name: spec.shape for spec in graphs[TOKEN].output_specs()}
     changed = [change_of(part, returned.get(part.name), sequence.longest_output) for part in parts]
     marks = SpecialTokens(sequence.start, sequence.end, sequence.padding)
-    encoders = {int(size): graph for size, graph in graphs.items()}
-    found = SequenceGraphs(marks, tuple(changed), encoders, step, weights)
-    for fault in found.faults(tokens.shape[1], sequence.longest_output):
+    found = SequenceGraphs(marks, tuple(changed), padded(graphs[""], marks), graphs[TOKEN], weights, fixed)
+    for fault in found.faults(longest, sequence.longest_output):
         raise ExportError(fault)
     return found
+
+
+def padded(encoder: Graph, marks: SpecialTokens) -> Graph:
+    """Return an encoder that knows what short rows are filled up with; a file of a graph does not say it."""
+    tokens, *others = encoder.inputs
+    return replace(encoder, inputs=(replace(tokens, padding=marks.padding), *others))
 
 
 class _Half(nn.Module):
@@ -191,20 +176,3 @@ def _example(sequence: SequenceModule, parts: tuple[Part, ...], rows: int) -> di
     given = {TOKEN: torch.full((rows,), sequence.start), POSITION: torch.zeros(rows, dtype=torch.int64)}
     state = {part.name: torch.ones(rows, *part.shape, dtype=getattr(torch, part.dtype)) for part in parts}
     return {**given, **state}
-
-
-def _merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str, Tensor]]:
-    """Return the graphs over one set of weights: those that are equal in several graphs are stored once."""
-    graphs: dict[str, Graph] = {}
-    weights: dict[str, Tensor] = {}
-    for part, one in exported.items():
-        names: dict[str, str] = {}
-        for name, tensor in one.weights.items():
-            there = weights.get(name)
-            same = there is None or (there.shape == tensor.shape and torch.equal(there, tensor))
-            names[name] = name if same else f"{part}.{name}"
-            weights[names[name]] = tensor
-        graphs[part] = one.graph.map_arguments(
-            lambda argument, names=names: Weight(names[argument.name]) if isinstance(argument, Weight) else argument  # type: ignore[misc]
-        )
-    return graphs, weights

@@ -1,11 +1,11 @@
 """A loaded sequence model, how a worker decodes many requests with it, and what that costs here.
 
-Encoders and a step are callables for one thread: each worker has a twin. Decoding is greedy, each request at its own
+It is a chain of two stages, the encoder and a step, which is repeated. Decoding is greedy, each request at its own
 position.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,57 +15,31 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, at_any_length, in_turn
-from latebind.domain.model import ModelSpec, StageKind
-from latebind.program.backends import StageFunction, backend_named, twin
-from latebind.program.measure import Profile, median_seconds, profiled_batches
+from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, at_any_length
+from latebind.domain.model import LENGTH, StageKind
+from latebind.program.backends import StageFunction, backend_named
+from latebind.program.measure import Profile, median_seconds, profile_stages, profiled_batches, profiled_sizes
+from latebind.program.program import Program
 from latebind.program.stored import StoredModel
 from latebind.sequence.export import LOGITS, SequenceGraphs
-from latebind.sequence.padding import lengths
-from latebind.sequence.state import POSITION, TOKEN, Part, SpecialTokens, StateRows
+from latebind.sequence.state import POSITION, TOKEN, Part, SpecialTokens, State, StateRows
 
 KINDS = (StageKind.STATIC, StageKind.DECODER)  # of the two stages: reading, and a decoder step
 
-
-@dataclass(frozen=True, slots=True)
-class Named:
-    """A compiled graph and the names of its outputs."""
-
-    call: StageFunction
-    outputs: tuple[str, ...]
-
-    def twin(self) -> "Named":
-        """Return the same call for another thread, over the same weights."""
-        return Named(twin(self.call), self.outputs)
-
-    def __call__(self, *inputs: Tensor) -> dict[str, Tensor]:
-        """Return the outputs by name; they are valid until the next call."""
-        return dict(zip(self.outputs, self.call(*inputs), strict=True))
+Tokens = NDArray[Any]  # int64
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceProgram:
-    """A sequence model that can run. `encoders` are keyed by the longest input that they take, ascending.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceProgram(Program):
+    """A sequence model that can run: `stages` are its encoder and its step.
 
-    `step` takes token and position `(B,)` and all `parts` of the state `(B, ...)` in their order, best in batches of
-    `sizes`. `costs_fit` is False if the costs were measured on another machine or with other settings.
+    The encoder takes tokens `(B, L)` and how many of them count `(B,)`. The step takes token and position `(B,)` and
+    all `parts` of the state `(B, ...)` in their order, best in batches of `sizes`.
     """
 
-    spec: ModelSpec
-    costs: ModelCosts
-    backend: str
-    threads: int
     marks: SpecialTokens
     parts: tuple[Part, ...]
-    encoders: Mapping[int, Named]
-    step: Named
     sizes: tuple[int, ...]
-    costs_fit: bool
-
-    def twin(self) -> "SequenceProgram":
-        """Return the program for another thread, over the same weights."""
-        encoders = {length: encoder.twin() for length, encoder in self.encoders.items()}
-        return replace(self, encoders=encoders, step=self.step.twin())
 
     @property
     def longest_output(self) -> int:
@@ -76,38 +50,41 @@ class SequenceProgram:
         """Return the number of rows on which a step is best run for a batch of this size."""
         return next((size for size in self.sizes if size >= batch), batch)
 
-    def encode(self, tokens: Tensor, lengths: Tensor) -> dict[str, Tensor]:
-        """Return the state for padded rows `(B, longest input)` int64 with these numbers of tokens `(B,)` int64."""
-        longest = int(lengths.max())
-        length = next(length for length in self.encoders if length >= longest)
-        return self.encoders[length](tokens[:, :length].contiguous(), lengths)
+    def encode(self, tokens: Tensor, counts: Tensor) -> dict[str, Tensor]:
+        """Return the state for rows `(B, L)` int64 of which so many tokens `(B,)` int64 count."""
+        return self._by_name(0, tokens[:, : int(counts.max())], counts)
+
+    def step(self, state: State) -> dict[str, Tensor]:
+        """Return the logits and the changed parts of the state, valid until the next call."""
+        return self._by_name(1, *state.values())
+
+    def _by_name(self, stage: int, *inputs: Tensor) -> dict[str, Tensor]:
+        names = [name for name, _ in self.graphs[stage].outputs]
+        return dict(zip(names, self.stages[stage](*inputs), strict=True))
 
 
 def program_of(
     graphs: SequenceGraphs,
     model: StoredModel,
     profile: Profile | None,
-    calls: Sequence[StageFunction],
+    stages: tuple[StageFunction, StageFunction],
     *,
     backend: str,
     threads: int,
 ) -> SequenceProgram:
-    """Return the program of compiled graphs: the encoders, then the step. Without a profile it has no costs yet."""
-    named = [
-        Named(call, tuple(name for name, _ in graph.outputs)) for graph, call in zip(graphs.graphs, calls, strict=True)
-    ]
+    """Return the program of compiled graphs. Without a profile it has no costs yet."""
     fits = profile is not None and profile.matches_this_machine(threads=threads, backend=backend)
     return SequenceProgram(
         spec=model.spec(),
         costs=ModelCosts((EMPTY_STAGE, EMPTY_STAGE)) if profile is None else profile.costs(),
         backend=backend,
         threads=threads,
+        stages=stages,
+        graphs=(graphs.encoder, graphs.step),
+        costs_fit=profile is not None and fits and len(profile.stages) == len(KINDS),
         marks=graphs.marks,
         parts=graphs.parts,
-        encoders=dict(zip(graphs.encoders, named, strict=False)),
-        step=named[-1],
         sizes=step_sizes(backend, model.max_batch),
-        costs_fit=profile is not None and fits and len(profile.stages) == len(KINDS),
     )
 
 
@@ -120,36 +97,47 @@ def step_sizes(backend: str, max_batch: int) -> tuple[int, ...]:
     return profiled_batches(max_batch) if backend_named(backend).fixed else ()
 
 
-Tokens = NDArray[Any]  # int64
+def counted(rows: Tokens, padding: int) -> list[int]:
+    """Return the number of tokens of each row `(N, L)` up to its padding, at least 1."""
+    counts = rows != padding
+    found: list[int] = np.where(counts.any(axis=1), rows.shape[1] - counts[:, ::-1].argmax(axis=1), 1).tolist()
+    return found
 
 
 class Decoding:
     """The requests of one model that one worker decodes, by slot.
 
-    `inputs` `(slots, longest input)` and `answers` `(slots, longest output)` are the rows of the slots. Slots whose
-    requests have ended are to be appended to `ended`, from any thread: their rows are free for the next read or step.
+    `tokens` returns the rows of some slots, `(B, L)`, filled up to the longest; `answer` returns the place for the
+    answer of a slot, `(longest output,)`. Slots whose requests have ended are to be appended to `ended`, from any
+    thread: their rows are free for the next read or step.
     """
 
-    def __init__(self, program: SequenceProgram, inputs: Tokens, answers: Tokens) -> None:
+    def __init__(
+        self,
+        program: SequenceProgram,
+        tokens: Callable[[Sequence[int]], Tokens],
+        answer: Callable[[int], Tokens],
+    ) -> None:
         self._program = program
-        self._inputs = inputs
-        self._answers = answers
+        self._tokens = tokens
+        self._answer = answer
+        self._answers: dict[int, Tokens] = {}
         self._rows = StateRows(program.parts, program.spec.max_batch)
         self._complete: set[int] = set()
         self.ended: deque[int] = deque()
 
     def read(self, slots: Sequence[int]) -> None:
         """Read the inputs of these slots: the first stage of their requests."""
-        places = list(slots)
-        tokens = self._inputs[places]
-        marks = self._program.marks
-        counts = torch.tensor(lengths(tokens, marks.padding))
-        state = self._program.encode(torch.from_numpy(tokens), counts)
+        places, marks = list(slots), self._program.marks
+        tokens = self._tokens(places)
+        state = self._program.encode(torch.from_numpy(tokens), torch.tensor(counted(tokens, marks.padding)))
         state[TOKEN] = torch.full((len(places),), marks.start)
         self._free_ended()
         self._complete.difference_update(places)
         self._rows.begin(places, state)
-        self._answers[places] = marks.padding
+        for slot in places:
+            self._answers[slot] = answer = self._answer(slot)
+            answer[:] = marks.padding
 
     def step(self, slots: Sequence[int]) -> list[int]:
         """Write the next token of each of these slots; return those whose answer is complete, now or before.
@@ -165,7 +153,7 @@ class Decoding:
         order = self._rows.to_front(slots)
         count = len(order)
         state = self._rows.first(self._program.step_size(count))  # rows past `count` are ignored
-        changed = self._program.step(*state.values())
+        changed = self._program.step(state)
         tokens = changed.pop(LOGITS).numpy()[:count].argmax(axis=1)  # torch takes 12 microseconds for each row of 8,192
         self._rows.change({name: rows[:count] for name, rows in changed.items()})
         self._write(order, tokens, state[POSITION][:count].numpy())
@@ -181,7 +169,7 @@ class Decoding:
         last, end = self._program.longest_output - 1, self._program.marks.end
         for slot, token, position in zip(order, tokens.tolist(), positions.tolist(), strict=True):
             if slot not in self._complete:
-                self._answers[slot, position] = token
+                self._answers[slot][position] = token
                 if token == end or position == last:
                     self._complete.add(slot)
         np.minimum(positions + 1, last, out=positions)
@@ -190,7 +178,7 @@ class Decoding:
 def answer_all(program: SequenceProgram, inputs: Tokens) -> Tokens:
     """Return the answers `(N, longest output)` to rows `(N, longest input)`, at most a full batch at a time."""
     answers = np.full((len(inputs), program.longest_output), program.marks.padding)
-    decoding = Decoding(program, inputs, answers)
+    decoding = Decoding(program, inputs.__getitem__, answers.__getitem__)
     waiting, running = list(range(len(inputs))), list[int]()
     with torch.inference_mode():
         while waiting or running:
@@ -205,34 +193,44 @@ def answer_all(program: SequenceProgram, inputs: Tokens) -> Tokens:
 
 
 FEW = 8  # the most requests that read at the same time
-FLOOR = 1e-6  # seconds: a fitted line may start below zero
+
+
+class _Timed:
+    """A decoding of rows that are passed to it, none of whose tokens is padding."""
+
+    def __init__(self, program: SequenceProgram) -> None:
+        answers = np.zeros((program.spec.max_batch, program.longest_output), np.int64)
+        self._given = answers
+        self.decoding = Decoding(program, lambda slots: self._given[slots], answers.__getitem__)
+
+    def read(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        """Read rows `(B, L)`."""
+        self._given = tokens.numpy()
+        self.decoding.read(range(len(tokens)))
+        return ()
 
 
 @torch.inference_mode()
-def measure_sequence(program: SequenceProgram, tokens: NDArray[np.int64]) -> tuple[Grid, Grid]:
+def measure_sequence(program: SequenceProgram, tokens: Tokens) -> tuple[Grid, Grid]:
     """Return the seconds of reading, by the length of the longest row, and of a step. `tokens` are example rows.
 
     The batches are those of all profiles, and one more than each size that steps are compiled for, where costs jump.
     """
-    most, longest = program.spec.max_batch, program.spec.inputs[0].shape[0]
-    jumps = {size + 1 for size in program.sizes if size < most}
-    batches = tuple(sorted({*profiled_batches(most), *jumps}))
-    lines = [_reading(program, tokens, batch) for batch in batches]
+    timed, spec, most = _Timed(program), program.spec, program.spec.max_batch
+    rows = torch.from_numpy(np.where(tokens == program.marks.padding, _word(program), tokens))
+    (reading,) = profile_stages([timed.read], (rows,), profiled_batches(most), specs=spec.inputs, dims=spec.dims)
+    batches = tuple(sorted({*profiled_batches(most), *(size + 1 for size in program.sizes if size < most)}))
     steps = []
     for batch in batches:
-        decoding = _decoding(program, tokens, batch, longest)
-        decoding.read(range(batch))
-        steps.append(median_seconds(partial(decoding.step, range(batch))))
-    first = Curve(batches, tuple(max(FLOOR, base) for base, _ in lines))
-    more = Curve(batches, tuple(max(0.0, slope) for _, slope in lines))
+        timed.read(rows[torch.arange(batch) % len(rows)])
+        steps.append(median_seconds(partial(timed.decoding.step, range(batch))))
     (step,) = at_any_length(Curve(batches, tuple(steps)))
-    return Grid((1, 2), (first, in_turn([first, more]))), step
+    return reading, step
 
 
 def profile_sequence(program: SequenceProgram) -> SequenceProgram:
     """Return the program with costs measured on this machine; lengths of answers stay as they were."""
-    rows = np.zeros((1, program.spec.inputs[0].shape[0]), np.int64)
-    rows[:] = program.marks.start
+    rows = np.full((1, *program.spec.inputs[0].shape), _word(program))
     costs = replace(program.costs, stages=measure_sequence(program, rows))
     return replace(program, costs=costs, costs_fit=True)
 
@@ -241,33 +239,16 @@ def profile_sequence(program: SequenceProgram) -> SequenceProgram:
 def warm_up(program: SequenceProgram, largest: int) -> None:
     """Run each batch size up to `largest` once: a backend may spend tens of milliseconds preparing for a new one.
 
-    This covers all steps, and reading for the sizes of groups that catch up with others.
+    This covers all steps, and reading for the sizes of groups that catch up with others, at lengths over the range.
     """
-    rows = np.full((1, program.spec.inputs[0].shape[0]), program.marks.start)
+    timed, lengths = _Timed(program), [sizes[LENGTH] for sizes in profiled_sizes(program.spec.dims)]
     for batch in range(1, min(largest, program.spec.max_batch) + 1):
-        for length in program.encoders if batch <= FEW else [min(program.encoders)]:
-            decoding = _decoding(program, rows, batch, length)
-            decoding.read(range(batch))
-        decoding.step(range(batch))
+        for length in lengths if batch <= FEW else lengths[:1]:
+            timed.read(torch.full((batch, length), _word(program)))
+        timed.decoding.step(range(batch))
 
 
-def _decoding(program: SequenceProgram, tokens: NDArray[np.int64], batch: int, length: int) -> Decoding:
-    """Return a decoding whose slots hold `batch` rows of exactly `length` tokens, none of them padding."""
-    rows = tokens[np.arange(batch) % len(tokens)].copy()
-    rows[rows == program.marks.padding] = program.marks.end
-    rows[:, length:] = program.marks.padding
-    return Decoding(program, rows, np.zeros((batch, program.longest_output), np.int64))
-
-
-def _reading(program: SequenceProgram, tokens: NDArray[np.int64], batch: int) -> tuple[float, float]:
-    """Fit a line through the reading times of all encoders; return its value at one token, and its slope."""
-    lengths, seconds = list(program.encoders), []
-    for length in lengths:
-        decoding = _decoding(program, tokens, batch, length)
-        seconds.append(median_seconds(partial(decoding.read, range(batch))))
-    # An encoder serves all lengths above that of the next shorter one: their mean is its place on the line.
-    middles = [(length + before + 1) / 2 for before, length in zip([0, *lengths], lengths, strict=False)]
-    if len(lengths) == 1:
-        return seconds[0], 0.0
-    slope, base = np.polyfit(middles, seconds, 1)
-    return float(base + slope), float(slope)
+def _word(program: SequenceProgram) -> int:
+    """Return a token that every model has, and that is no padding."""
+    marks = program.marks
+    return marks.end if marks.start == marks.padding else marks.start

@@ -1,7 +1,7 @@
 """The files of a sequence model: graphs of encoders and step, `sequence.json`, and the files of any model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -9,30 +9,34 @@ from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.program.backends import compile_graph
-from latebind.program.graph import Graph, graph_to_json, read_graph_file
+from latebind.program.graph import Graph, checked_rungs, graph_to_json, read_graph_file
 from latebind.program.load import has_copies
 from latebind.program.measure import Profile
 from latebind.program.pieces import Piece
 from latebind.program.stored import StoredModel, read_model, read_profile, write_model
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
 from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
-from latebind.sequence.export import SequenceGraphs
+from latebind.sequence.export import SequenceGraphs, padded
 from latebind.sequence.program import KINDS, SequenceProgram, program_of, step_sizes
 from latebind.sequence.state import Part, SpecialTokens
 
 FORMAT = 1
-STEP_FILE, ENCODER_FILE = "step.json", "encode-{}.json"  # of graphs; an encoder's is named by its longest input
+STEP_FILE, ENCODER_FILE = "step.json", "encode.json"  # of graphs
+RUNG_FILE = "encode-{}.json"  # of one of several encoders, as they were stored once, by its longest input
 SPARE_FOR_DECODERS = 512 << 20  # bytes that the further copies of a sequence model may take
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSequence:
-    """`sequence.json`: the special tokens, the input lengths of the encoders, and the parts of the state."""
+    """`sequence.json`: the special tokens and the parts of the state.
+
+    `lengths` are those of several encoders of one length each, which builds once made; empty since.
+    """
 
     format: int
     marks: SpecialTokens
-    lengths: tuple[int, ...]
     parts: tuple[Part, ...]
+    lengths: tuple[int, ...] = ()
 
 
 def is_stored_sequence(directory: ModelDirectory) -> bool:
@@ -42,9 +46,8 @@ def is_stored_sequence(directory: ModelDirectory) -> bool:
 
 def write_sequence(path: Path, model: StoredModel, graphs: SequenceGraphs, profile: Profile) -> ModelDirectory:
     """Write all files of a sequence model, in one rename."""
-    files = {ENCODER_FILE.format(length): graph_to_json(graph) for length, graph in graphs.encoders.items()}
-    files[STEP_FILE] = graph_to_json(graphs.step)
-    files[SEQUENCE] = json_bytes(StoredSequence(FORMAT, graphs.marks, tuple(graphs.encoders), graphs.parts))
+    files = {ENCODER_FILE: graph_to_json(graphs.encoder), STEP_FILE: graph_to_json(graphs.step)}
+    files[SEQUENCE] = json_bytes(StoredSequence(FORMAT, graphs.marks, graphs.parts))
     return write_model(path, model, graphs.weights, profile, files)
 
 
@@ -67,18 +70,17 @@ def load_sequence(
         return (len(sizes) + 1) * sum([graphs.weights[name].nbytes for name in graph.weights()])
 
     step = compiled_bytes(graphs.step, sizes)
-    whole = step + sum([compiled_bytes(graph, (1,)) for graph in graphs.encoders.values()])
+    whole = step + sum([compiled_bytes(rung, ()) for rung in graphs.encoder.rungs or (graphs.encoder,)])
     step_copies, all_copies = (has_copies(size, twins, spare=SPARE_FOR_DECODERS) for size in (step, whole))
     use = partial(compile_graph, weights=graphs.weights, backend=chosen, threads=threads, streams=streams)
-    calls = [use(graph, copies=all_copies) for graph in graphs.encoders.values()]
-    calls.append(use(graphs.step, sizes=sizes, copies=step_copies))
-    return program_of(graphs, model, profile, calls, backend=chosen, threads=threads)
+    stages = use(graphs.encoder, copies=all_copies), use(graphs.step, sizes=sizes, copies=step_copies)
+    return program_of(graphs, model, profile, stages, backend=chosen, threads=threads)
 
 
 def open_sequence(
     directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, streams: int = 1, cached: bool = True
-) -> tuple[SequenceProgram, tuple[Piece, Piece]]:
-    """Return what `load_sequence` returns, with nothing in memory, and its two pieces: the encoders, and the step.
+) -> tuple[SequenceProgram, tuple[Piece, ...]]:
+    """Return what `load_sequence` returns, with nothing in memory, and its two pieces: the encoder, and the step.
 
     For `cached` see `MappedFile`.
     """
@@ -86,28 +88,47 @@ def open_sequence(
     model, profile, graphs = _read(directory, weights)
     chosen = backend if backend is not None else model.backend
     use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
-    makes = [partial(use, graph) for graph in graphs.encoders.values()]
-    read = {name for graph in graphs.encoders.values() for name in graph.weights()}
-    reading = Piece([weights.pages(read)], makes, backend=chosen)
-    make = partial(use, graphs.step, sizes=step_sizes(chosen, model.max_batch) or (1,))
-    writing = Piece([weights.pages(graphs.step.weights())], [make], backend=chosen)
-    calls = (*reading.stages, *writing.stages)
-    program = program_of(graphs, model, profile, calls, backend=chosen, threads=threads)
-    return program, (reading, writing)
+    makes = partial(use, graphs.encoder), partial(use, graphs.step, sizes=step_sizes(chosen, model.max_batch) or (1,))
+    pieces = tuple(
+        Piece([weights.pages(graph.weights())], [make], backend=chosen)
+        for graph, make in zip((graphs.encoder, graphs.step), makes, strict=True)
+    )
+    stages = pieces[0].stages[0], pieces[1].stages[0]
+    return program_of(graphs, model, profile, stages, backend=chosen, threads=threads), pieces
 
 
 def _read(directory: ModelDirectory, weights: Mapping[str, Tensor]) -> tuple[StoredModel, Profile, SequenceGraphs]:
     """Return what the files hold; raises `RepositoryError` unless they describe one sequence model."""
     model, stored = read_model(directory), directory.read_json(SEQUENCE, StoredSequence)
-    encoders = {length: read_graph_file(directory, ENCODER_FILE.format(length)) for length in stored.lengths}
-    step = read_graph_file(directory, STEP_FILE)
-    graphs = SequenceGraphs(stored.marks, stored.parts, encoders, step, weights)
-    tensors = (*model.inputs, *model.outputs)
-    right = stored.format == FORMAT and model.kinds == KINDS and [len(spec.shape) for spec in tensors] == [1, 1]
-    fault = (
-        next(graphs.faults(*(spec.shape[0] for spec in tensors)), None) if right else "another format, or kind of model"
-    )
-    if fault is not None or len(encoders) < len(stored.lengths):
-        raise RepositoryError(f"{directory.path}: its files do not fit ({fault}): build the model again")
-    check_weights(directory, WEIGHTS, (name for graph in graphs.graphs for name in graph.weights()), weights)
+    try:
+        graphs = _graphs(directory, model, stored, weights)
+    except RepositoryError as error:
+        raise RepositoryError(f"{directory.path}: its files do not fit ({error}): build the model again") from None
+    check_weights(directory, WEIGHTS, (*graphs.encoder.weights(), *graphs.step.weights()), weights)
     return model, read_profile(directory), graphs
+
+
+def _graphs(
+    directory: ModelDirectory, model: StoredModel, stored: StoredSequence, weights: Mapping[str, Tensor]
+) -> SequenceGraphs:
+    tensors = (*model.inputs, *model.outputs)
+    if stored.format != FORMAT or model.kinds != KINDS or [len(spec.shape) for spec in tensors] != [1, 1]:
+        raise RepositoryError("another format, or kind of model")
+    encoder = padded(_read_encoder(directory, model, stored.lengths), stored.marks)
+    step = read_graph_file(directory, STEP_FILE)
+    graphs = SequenceGraphs(stored.marks, stored.parts, encoder, step, weights)
+    for fault in graphs.faults(*(spec.shape[0] for spec in tensors)):
+        raise RepositoryError(fault)
+    if encoder.dims != model.dims:
+        raise RepositoryError("the encoder takes other lengths")
+    return graphs
+
+
+def _read_encoder(directory: ModelDirectory, model: StoredModel, lengths: Sequence[int]) -> Graph:
+    """Return the encoder: one graph, or those of some `lengths` as rungs of one."""
+    if not lengths:
+        return read_graph_file(directory, ENCODER_FILE)
+    rungs = tuple(read_graph_file(directory, RUNG_FILE.format(length)) for length in lengths)
+    tokens, *others = rungs[-1].inputs
+    inputs = (replace(tokens, sizes=model.inputs[0].sizes), *others)
+    return checked_rungs(Graph(inputs, (), rungs[-1].outputs, model.dims, rungs))

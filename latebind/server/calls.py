@@ -13,7 +13,6 @@ from msgspec import structs
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.sequence.padding import lengths_named, room
 from latebind.server.described import NO_WISHES, RequestedOutput
 from latebind.server.gateway import NO_DIMS, Array
 from latebind.server.limits import Limits
@@ -42,7 +41,7 @@ NESTED = re.compile(rb"\[\s*\[")
 class Tensor:
     """One input or output of a model, with everything precomputed that translating it needs."""
 
-    def __init__(self, spec: TensorSpec, *, fills_up: bool = False) -> None:
+    def __init__(self, spec: TensorSpec) -> None:
         self.name = spec.name
         self.title = f"tensor {spec.name!r}"  # in error messages
         self.datatype = DATATYPES[spec.dtype]
@@ -54,7 +53,6 @@ class Tensor:
         self._sizes = spec.sizes or spec.shape
         self._named = [place for place, size in enumerate(self._sizes) if not isinstance(size, int)]
         self.varies = bool(self._named)
-        self.fills_up = fills_up  # rows have a place of `shape`, of which a shorter one takes the front
         self._is_limited = spec.is_limited
         self.is_bounded = self._is_limited or self.datatype == "BOOL"
         item: Any = JSON_ITEMS[self.dtype.kind]
@@ -108,10 +106,6 @@ class Tensor:
     def bytes_of(self, shape: Sequence[int]) -> int:
         """Return how many bytes a tensor of this shape takes in binary; the shape must have been checked."""
         return prod(shape) * self.dtype.itemsize
-
-    def room(self, place: Array, shape: Sequence[int]) -> Array:
-        """Return the part of `place` that a row of this shape takes; the rest is filled with padding."""
-        return room(place, shape[1:], self._spec) if self.fills_up else place
 
     def check(self, rows: Sequence[Array]) -> None:
         """Raise `InvalidRequest` if rows that came as bytes hold values that datatype or model do not allow."""
@@ -204,14 +198,6 @@ class CallInput(msgspec.Struct, frozen=True):
     rows: Array | None = None
     place: Place | None = None
 
-    def places(self, rows: Mapping[str, Sequence[Array]]) -> Sequence[Array]:
-        """Return the parts of a claim's `rows` that the data go to, one for each row.
-
-        A row that is shorter than the tensor gets the front of its place; the rest is filled with padding.
-        """
-        tensor, places = self.tensor, rows[self.tensor.name]
-        return [tensor.room(row, self.shape) for row in places] if tensor.fills_up else places
-
 
 class CallOutput(msgspec.Struct, frozen=True):
     """An output to send: its values or, if `classes` is not 0, the best classes of each row; `binary` or as JSON.
@@ -265,11 +251,7 @@ class Calls:
 
     def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
-        self._sized = lengths_named(spec)
-        self.inputs: Mapping[str, Tensor] = {
-            tensor.name: Tensor(tensor, fills_up=tensor.padding is not None and not spec.dims)
-            for tensor in self._sized.inputs
-        }
+        self.inputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.inputs}
         self.outputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.outputs}
         self._all = [
             tuple([CallOutput(tensor, binary) for tensor in self.outputs.values()]) for binary in (False, True)
@@ -277,7 +259,7 @@ class Calls:
         self._limits = limits
         self._regions = regions or Regions()
         self._matched = lru_cache(SHAPES)(self._match)  # clients send the same few shapes
-        self.varies = bool(self._sized.dims)
+        self.varies = bool(spec.dims)
         self.dims = lru_cache(SHAPES)(self._dims)
 
     def _match(self, name: str, datatype: str, shape: tuple[int, ...]) -> tuple[Tensor, int]:
@@ -288,7 +270,7 @@ class Calls:
     def _dims(self, shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> Mapping[str, int]:
         """Return the sizes of named dimensions in a call whose inputs, by name, have these shapes."""
         try:
-            return self._sized.dims_of({name: shape[1:] for name, shape in shapes})
+            return self.spec.dims_of({name: shape[1:] for name, shape in shapes})
         except ValueError as error:
             raise InvalidRequest(f"tensor {error}") from None
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.sequence.padding import lengths_named
 from latebind.server.calls import DATATYPES
 from latebind.server.gateway import ModelMetrics, Snapshot, StepAnswer
 
@@ -56,8 +55,8 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
-    if dims := lengths_named(spec).dims:
-        config["parameters"] = {dim.name: {"string_value": dim.written()} for dim in dims}
+    if spec.dims:
+        config["parameters"] = {dim.name: {"string_value": dim.written()} for dim in spec.dims}
     if spec.steps:
         config["ensemble_scheduling"] = {"step": _steps(spec, {model.name: model for model in models})}
     else:
@@ -103,8 +102,9 @@ def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, o
 
 
 def _dims(spec: TensorSpec) -> list[int]:
-    sizes = spec.sizes or (spec.shape if spec.padding is None else (-1,) * len(spec.shape))
-    return [size if isinstance(size, int) else -1 for size in sizes]
+    if spec.padding is not None and not spec.sizes:  # an answer that is as long as it is
+        return [-1] * len(spec.shape)
+    return [size if isinstance(size, int) else -1 for size in spec.sizes or spec.shape]
 
 
 # Statistics ----------------------------------------------------------------------------------------------------------

@@ -98,6 +98,14 @@ class Curve(nn.Module):
         return out
 
 
+class Running(nn.Module):
+    """Takes the mean of all numbers up to each; an export takes their number for fixed."""
+
+    def forward(self, line: Tensor) -> Tensor:
+        """Map `(B, N) float32` to the same."""
+        return line.cumsum(1) / torch.arange(1, int(line.shape[1]) + 1)
+
+
 CASCADE = """\
 [nodes.tag]
 models = ["tags"]
@@ -110,7 +118,17 @@ when = "max(tag.flat) > 0.3"
 [nodes.topic]
 models = ["mean"]
 
+[nodes.running]
+models = ["running"]
+inputs.line = "tag.flat"
+
+[nodes.again]
+models = ["curve"]
+inputs.line = "running.output"
+
 [outputs]
+again = "again.output"
+running = "running.output"
 smooth = "smooth.output"
 tags = "softmax(tag.tags)"
 topic = "argmax(topic.output)"
@@ -162,6 +180,7 @@ def kinds() -> dict[str, Kind]:
         "tags": Kind(Tags(), (L,), {"words": ("L",)}),
         "mean": Kind(Mean(), (L,), {"words": ("L",)}),
         "curve": Kind(Curve(), (Dim("N", 1, 80),), {"line": ("N",)}),
+        "running": Kind(Running(), (Dim("N", 1, 80),), {"line": ("N",)}),
         "pictures": Kind(Pictures(), (Dim("H", 2, 12, 2), Dim("W", 3, 9)), {"image": (2, "H", "W")}),
     }
     for kind in found.values():
@@ -273,8 +292,11 @@ async def test_a_step_takes_what_another_gives_of_any_length(by_policy: Started)
         with torch.inference_mode():
             tags, flat = modules["tags"].module(words)
             smooth, topic = modules["curve"].module(flat), modules["mean"].module(words).argmax(1)
+            running = modules["running"].module(flat)
+            again = modules["curve"].module(running)
         ran = flat.amax(1, keepdim=True) > 0.3
         wanted = {"smooth": torch.where(ran, smooth, 0.0), "tags": tags.softmax(2), "topic": topic}
+        wanted |= {"running": running, "again": again}
         for name, one in wanted.items():
             assert outputs[name].shape == one.shape
             np.testing.assert_allclose(outputs[name], one.numpy(), rtol=1e-4, atol=1e-5)

@@ -302,7 +302,7 @@ async def begun(engine: Pretended) -> tuple[Any, "asyncio.Task[Answer]"]:
     first = asyncio.create_task(anext(pieces))
     while not engine.heard:
         await asyncio.sleep(0)
-    assert engine.heard == [Arrived("net", SOON, (1,), (0,), (8,), streams=True)]
+    assert engine.heard == [Arrived("net", SOON, (1,), (0,), (1,), streams=True)]
     return pieces, first
 
 

@@ -49,6 +49,48 @@ def test_sizes_in_terms_of_named_dimensions_survive() -> None:
     assert [y.shape_of({"L": size}) for size in (1, 2, 3)] == [(1, 2), (1, 2), (2, 2)]
 
 
+def rung(size: int, **changes: Any) -> dict[str, Any]:
+    """The small graph for rows of a fixed size."""
+    taken = [{"name": "x", "dtype": "float32", "shape": [size]}]
+    found: dict[str, Any] = msgspec.json.decode(written(inputs=taken, type={"dtype": "float32", "shape": [None, size]}))
+    return found | changes
+
+
+def of_rungs(*rungs: dict[str, Any], **changes: Any) -> bytes:
+    taken = [{"name": "x", "dtype": "float32", "shape": ["L"]}]
+    return msgspec.json.encode(GOOD | {"inputs": taken, "nodes": [], "dims": WORDS, "rungs": rungs} | changes)
+
+
+def test_graphs_for_some_sizes_survive_as_one_and_rows_are_filled_up_to_the_next() -> None:
+    graph = graph_from_json(of_rungs(rung(3), rung(8)))
+    assert graph_from_json(graph_to_json(graph)) == graph
+    assert [spec.sizes for spec in graph.output_specs()] == [("L",)]
+    run = in_eager(graph, {})
+    for size in (1, 3, 4, 8):
+        rows = torch.randn(2, size)
+        assert torch.equal(run(rows)[0], rows.relu())
+    with pytest.raises(ValueError, match="larger than any"):
+        run(torch.randn(2, 9))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        of_rungs(rung(3), rung(7)),
+        of_rungs(rung(3), rung(8, outputs=[["z", "a"]])),
+        of_rungs(rung(3), rung(8), nodes=rung(8)["nodes"]),
+        of_rungs(rung(3), rung(8), dims=[]),
+        of_rungs(rung(3), rung(8) | {"rungs": [rung(8)]}),
+        of_rungs(rung(3), rung(8, inputs=[{"name": "x", "dtype": "float32", "shape": []}])),
+        of_rungs(rung(3), rung(8, nodes=[])),
+        of_rungs(rung(2) | {"nodes": rung(5)["nodes"]}, rung(4), rung(8)),
+    ],
+)
+def test_graphs_for_some_sizes_that_are_not_the_same_for_each_are_refused(data: bytes) -> None:
+    with pytest.raises(RepositoryError, match=r"of the graph|do not fit"):
+        graph_from_json(data)
+
+
 def test_infinities_and_torch_constants_survive() -> None:
     node = Node("a", "aten.full_like.default", (Value("x"), float("-inf")), (("dtype", Constant("dtype", "float64")),))
     graph = graph_from_json(written())

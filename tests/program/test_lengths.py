@@ -15,7 +15,7 @@ from latebind.program.build import BuildReport, build_program
 from latebind.program.cut import cut_points, find_carries, split, with_carries
 from latebind.program.eager import in_eager
 from latebind.program.export import export, run_module
-from latebind.program.lengths import resized, tried_sizes
+from latebind.program.lengths import resized, rungs_of, tried_sizes
 from latebind.program.load import load_program
 from latebind.program.padding import together, turned
 from latebind.program.program import Program
@@ -245,6 +245,70 @@ def test_a_compiled_stage_takes_any_size() -> None:
     for rows, length in ((1, 1), (1, 5), (3, 1), (3, 24), (2, 7)):
         given = torch.randint(0, 20, (rows, length))
         assert relative_error(stage(given), run_module(module, (given,))) < 1e-5
+
+
+class OneByOne(nn.Module):
+    """Adds words up in a loop, which an export takes for as many as it sees; `masked`, those that count."""
+
+    def __init__(self, *, masked: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.masked = masked
+        self.words = nn.Embedding(20, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, words: Tensor, counts: Tensor) -> dict[str, Tensor]:
+        """Map `(B, L) int64` twice to `(B, 3)`, `(B, L, 8)` and `(B, L // 2) float32`."""
+        x = self.words(words)
+        if self.masked:
+            x = x.masked_fill(counts[:, :, None] == 0, 0.0)
+        whole, places = torch.zeros(words.shape[0], 8), words.shape[1]
+        for place in range(places):  # one by one
+            whole = whole + x[:, place]
+        return {"class": self.head(whole / 10), "words": x, "pairs": x[:, : places // 2 * 2 : 2, 0]}
+
+
+def test_where_code_fixes_a_length_rows_are_filled_up_to_one_of_several(tmp_path: Path) -> None:
+    module, examples = OneByOne(masked=True), sentences(3, 7)
+    report = build(module, examples, tmp_path, [L], WORDS, QUICK)
+    told = dict(report.lines)
+    assert told["a graph for each"] == "L of 8, 10, 12, 15, 19, 24; rows are filled up to the next"
+    assert "test_lengths.py, line" in told["because"]
+    assert "# one by one" in told["because"]
+    for backend in QUICK:
+        program = load_program(report.directory, backend=backend)
+        assert (program.spec.dims, program.spec.pads) == ((L,), True)
+        compare(module, program.twin(), examples, 8)
+    rows = [tuple(sentences(1, length).values()) for length in (1, 5, 24, 23, 9)]
+    found = together(program.stages, program.graphs, program.spec.inputs, rows, [0] * len(rows))
+    for row, answer in zip(rows, found, strict=True):
+        assert relative_error(answer, run_module(module, row)) < 1e-5
+
+
+def test_where_filling_up_changes_answers_each_of_a_few_sizes_has_a_graph(tmp_path: Path) -> None:
+    module, dim = OneByOne(masked=False), Dim("L", 3, 24, 3)
+    report = build(module, sentences(3, 6), tmp_path / "few", [dim], WORDS, ["eager"])
+    program = load_program(report.directory)
+    assert (len(program.graphs[0].rungs), program.spec.pads) == (8, False)
+    compare(module, program, sentences(3, 6), 8)
+    with pytest.raises(ExportError, match=r"# one by one.*answered otherwise: declare at most 16 sizes"):
+        build(module, sentences(3, 6), tmp_path / "many", [L], WORDS, ["eager"])
+    both = [Dim("L", 1, 5), Dim("W", 1, 4)]
+    assert not (tmp_path / "many").exists()
+    with pytest.raises(ConfigError, match=r"L=1..5 and W=1..4 have more than 16 sizes"):
+        rungs_of(both)
+    assert [each["L"] * each["W"] for each in rungs_of([both[0], Dim("W", 2, 4, 2)])] == [
+        2,
+        4,
+        4,
+        6,
+        8,
+        8,
+        10,
+        12,
+        16,
+        20,
+    ]
 
 
 class Positions(nn.Module):

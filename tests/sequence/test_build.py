@@ -1,6 +1,7 @@
 """Building sequence models: what is written, what is measured, and what is refused with a reason."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,20 @@ from torch import Tensor
 
 from latebind.domain.errors import ConfigError, ExportError, RepositoryError
 from latebind.domain.model import StageKind, TensorSpec
+from latebind.domain.sizes import Dim
+from latebind.program.backends import exact_backends
+from latebind.program.export import Exported, export, merged
+from latebind.program.graph import graph_to_json, read_graph_file
 from latebind.program.load import load_program
 from latebind.program.stored import read_spec_and_costs
-from latebind.repository.directory import SEQUENCE, ModelDirectory
+from latebind.repository.directory import MODEL, SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
+from latebind.repository.tensors import read_tensors, tensor_file
 from latebind.sequence.build import build_sequence
-from latebind.sequence.export import as_sequence, export_sequence, lengths_for
+from latebind.sequence.export import EncodeModule, as_sequence, export_sequence
+from latebind.sequence.program import answer_all
 from latebind.sequence.stored import load_sequence
-from tests.sequences import LONGEST, WORDS, Backwards, rows_of, some_sentences
+from tests.sequences import LONGEST, WORDS, Backwards, backwards, rows_of, some_sentences
 
 
 @pytest.fixture
@@ -31,13 +38,14 @@ def directory(models: Path) -> ModelDirectory:
 def test_what_is_written_says_all_that_others_need(directory: ModelDirectory) -> None:
     spec, costs = read_spec_and_costs(directory)
     assert spec.kinds == (StageKind.STATIC, StageKind.DECODER)
-    assert spec.inputs == (TensorSpec("tokens", "int64", (LONGEST,), padding=0, limit=WORDS),)
+    assert spec.inputs == (TensorSpec("tokens", "int64", (LONGEST,), padding=0, limit=WORDS, sizes=("length",)),)
+    assert (spec.dims, spec.one_size) == ((Dim("length", 1, LONGEST),), False)
     assert spec.outputs == (TensorSpec("tokens", "int64", (LONGEST + 1,), padding=0),)
     wanted = sorted(len(words) + 1 for words in some_sentences(30))
     assert len(costs.output_steps) == 100
     assert (costs.output_steps[0], costs.output_steps[-1]) == (wanted[0], wanted[-1])
     assert abs(np.mean(costs.output_steps) - np.mean(wanted)) < 0.1
-    assert costs.stages[0].lengths == (1, 2)
+    assert (costs.stages[0].lengths[0], costs.stages[0].lengths[-1]) == (1, LONGEST)
     assert costs.stages[1].at(8) > 0
 
 
@@ -54,7 +62,7 @@ def test_loaded_parts_change_as_the_module_changes_them(directory: ModelDirector
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("lengths", [12, 10, 8]), ("lengths", [8]), ("parts", []), ("format", 2), ("marks", {"start": 1})],
+    [("lengths", [12]), ("parts", []), ("format", 2), ("marks", {"start": 1})],
 )
 def test_a_directory_whose_files_do_not_fit_is_refused(
     directory: ModelDirectory, tmp_path: Path, name: str, value: object
@@ -66,14 +74,65 @@ def test_a_directory_whose_files_do_not_fit_is_refused(
         load_sequence(copy)
 
 
-@pytest.mark.parametrize(("longest", "wanted"), [(5, (5,)), (12, (8, 10, 12)), (40, (9, 11, 14, 17, 21, 26, 32, 40))])
-def test_encoders_are_for_lengths_a_constant_factor_apart(longest: int, wanted: tuple[int, ...]) -> None:
-    assert lengths_for(longest) == wanted
-
-
 def few_rows(longest: int = 5) -> Tensor:
-    """Return short rows: one encoder is enough for those of 5 words, two for those of 10."""
     return rows_of([words[:longest] for words in some_sentences(4)], longest)
+
+
+def as_stored_before(directory: ModelDirectory, to: Path, lengths: Sequence[int]) -> ModelDirectory:
+    """Copy a model to `to` as builds stored it once: an encoder for each of some lengths, and no named dimension."""
+    files: dict[str, Any] = {name: directory.read(name) for name in directory.files}
+    del files["encode.json"]
+    parts = {"step": Exported(read_graph_file(directory, "step.json"), dict(read_tensors(directory, WEIGHTS)))}
+    for length in lengths:
+        rows = {"tokens": few_rows(length), "length": torch.ones(4, dtype=torch.int64)}
+        parts[f"encode-{length}"] = export(EncodeModule(Backwards()), rows)
+    graphs, weights = merged(parts)
+    files |= {f"{name}.json": graph_to_json(graph) for name, graph in graphs.items()}
+    files[WEIGHTS] = tensor_file(weights)
+    stored = {**json.loads(files[SEQUENCE]), "lengths": list(lengths)}
+    model = json.loads(files[MODEL])
+    del model["dims"], model["pads"], model["inputs"][0]["sizes"]
+    return ModelDirectory.create(
+        to, {**files, SEQUENCE: json.dumps(stored).encode(), MODEL: json.dumps(model).encode()}
+    )
+
+
+@pytest.mark.parametrize("backend", [name for name in exact_backends() if name != "compile"])
+def test_a_model_that_was_stored_with_an_encoder_for_each_of_some_lengths_answers_alike(
+    directory: ModelDirectory, tmp_path: Path, backend: str
+) -> None:
+    sentences = some_sentences(40, seed=5)
+    program = load_sequence(as_stored_before(directory, tmp_path / "before", (8, 10, LONGEST)), backend=backend)
+    assert [len(graph.rungs) for graph in program.graphs] == [3, 0]
+    assert program.spec == load_sequence(directory).spec
+    answers = answer_all(program.twin(), rows_of(sentences).numpy())
+    assert [[int(word) for word in row if word] for row in answers] == [backwards(words) for words in sentences]
+
+
+def test_encoders_of_which_none_takes_the_longest_rows_are_refused(directory: ModelDirectory, tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="build the model again"):
+        load_sequence(as_stored_before(directory, tmp_path / "before", (8, 10)))
+
+
+class Unrolled(Backwards):
+    """Reads word by word, in a loop that an export takes for as many words as it sees."""
+
+    def encode(self, tokens: Tensor, length: Tensor) -> dict[str, Tensor]:
+        read = [self.embedding(word) for word in tokens.unbind(1)]  # one by one
+        return {**super().encode(tokens, length), "words": torch.stack(read, dim=1)}
+
+
+def test_an_encoder_whose_code_fixes_a_length_becomes_several_and_the_report_says_where(tmp_path: Path) -> None:
+    sentences = some_sentences(20, seed=5)
+    report = build_sequence(
+        Unrolled(), rows_of(sentences), directory=tmp_path / "m", name="m", backends=["eager"], max_batch=4
+    )
+    told = dict(report.lines)
+    assert told["a graph for each"].startswith("length of 1, 2, 3, ")
+    assert "# one by one" in told["because"]
+    program = load_sequence(report.directory)
+    answers = answer_all(program, rows_of(sentences).numpy())
+    assert [[int(word) for word in row if word] for row in answers] == [backwards(words) for words in sentences]
 
 
 def test_graphs_of_which_one_makes_what_the_next_does_not_take_are_told() -> None:

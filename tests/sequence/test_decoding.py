@@ -1,6 +1,7 @@
 """Sequence models in a worker: the answers are those of each request alone, whatever the schedule."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived, Cancelled, Event
 from latebind.engine.crew import LoadedModel, load_model
-from latebind.engine.slots import ModelSlots, SlotMemory, create_file, file_bytes
+from latebind.engine.slots import Extents, SizedSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
@@ -32,19 +33,40 @@ def loaded(models: Path) -> dict[str, LoadedModel]:
     return {model.spec.name: model for model in (load_model(path, EngineConfig()) for path in paths)}
 
 
-def with_worker(models: dict[str, LoadedModel]) -> tuple[Worker, ModelSlots]:
+class Sentences:
+    """The slots of `backwards`, each with room for a sentence of its own length."""
+
+    def __init__(self, sized: SizedSlots, extents: Extents) -> None:
+        self._sized = sized
+        self._extents = extents
+        self._begins: dict[int, int] = {}
+
+    def write(self, slot: int, words: Sequence[int], *, width: int = 0) -> None:
+        """Put a sentence into a slot, which had another one; filled up to `width` as clients may."""
+        if slot in self._begins:
+            self._extents.free(self._begins[slot])
+        sizes = (max(width, len(words)),)
+        begin = self._begins[slot] = self._extents.take(self._sized.bytes_of(1, sizes)) or 0
+        assert begin, "there is room"
+        self._sized.place(begin, [slot], sizes)
+        self._sized.row(slot, 0)[:] = rows_of([words], sizes[0]).numpy()[0]
+
+    def said(self, slot: int) -> list[int]:
+        return [int(word) for word in self._sized.row(slot, 1) if word]
+
+
+def with_worker(models: dict[str, LoadedModel]) -> tuple[Worker, Sentences]:
     specs = [model.spec for model in models.values()]
     fd = create_file()
     os.ftruncate(fd, file_bytes(specs, dict.fromkeys(models, SLOTS)))
     memory = SlotMemory(fd, specs, dict.fromkeys(models, SLOTS))
     os.close(fd)
-    rows = memory.models[list(models).index("backwards")]
-    rows.inputs[0][:] = rows_of(SENTENCES).numpy()
+    sized = memory.by_name["backwards"].sized
+    assert sized is not None
+    rows = Sentences(sized, memory.extents())
+    for slot, words in enumerate(SENTENCES):
+        rows.write(slot, words)
     return Worker(models, memory), rows
-
-
-def said(rows: ModelSlots, slot: int) -> list[int]:
-    return [int(word) for word in rows.outputs[0][slot] if word]
 
 
 @given(data=st.data(), policy=st.sampled_from(tuple(BATCHING.values())))
@@ -64,26 +86,26 @@ def test_whatever_the_schedule_answers_are_those_of_requests_alone(
         assert reply.request not in ended
         ended.add(reply.request)
         if reply.request < SLOTS and reply.request != 3:
-            assert said(rows, reply.request) == backwards(SENTENCES[reply.request])
+            assert rows.said(reply.request) == backwards(SENTENCES[reply.request])
     assert ended == {*range(SLOTS), 100, 101}
 
 
 def test_a_slot_that_is_used_again_knows_nothing_of_before(loaded: dict[str, LoadedModel]) -> None:
     worker, rows = with_worker(loaded)
     for words in ([5, 6, 7, 8], [9], [4, 4]):
-        rows.inputs[0][2] = rows_of([words]).numpy()
+        rows.write(2, words)
         worker.run(Run(0, "backwards", 0, (1,), (2,)))
         done: tuple[int, ...] = ()
         while not done:
             done = worker.run(Run(0, "backwards", 1, (1,), (2,))).exited
-        assert said(rows, 2) == backwards(words)
+        assert rows.said(2) == backwards(words)
 
 
 def test_who_is_complete_may_come_again_after_steps_of_others(loaded: dict[str, LoadedModel]) -> None:
     worker, rows = with_worker(loaded)
     short, long, other = [5], [6, 7, 8, 9], [4, 4]
     for slot, words in enumerate((short, long, other)):
-        rows.inputs[0][slot] = rows_of([words]).numpy()
+        rows.write(slot, words, width=5)
     together = Run(0, "backwards", 1, (1, 2), (0, 1))
     worker.run(Run(0, "backwards", 0, (1, 2), (0, 1)))
     while worker.run(together).exited != (1,):
@@ -94,7 +116,7 @@ def test_who_is_complete_may_come_again_after_steps_of_others(loaded: dict[str, 
         pass
     while not worker.run(Run(0, "backwards", 1, (3,), (2,))).exited:
         pass
-    assert [said(rows, slot) for slot in range(3)] == [backwards(words) for words in (short, long, other)]
+    assert [rows.said(slot) for slot in range(3)] == [backwards(words) for words in (short, long, other)]
 
 
 def test_an_answer_without_an_end_stops_where_it_may_be_no_longer(loaded: dict[str, LoadedModel]) -> None:

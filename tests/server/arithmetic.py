@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 
 from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavailable
-from latebind.domain.model import ModelSpec, StepSpec, TensorSpec
+from latebind.domain.model import LENGTH, ModelSpec, StepSpec, TensorSpec
 from latebind.domain.picture import BatchPicture, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.sizes import Dim
 from latebind.domain.tracing import Span, Trace
-from latebind.sequence.padding import trimmed
 from latebind.server.gateway import NO_DIMS, Answer, Array, Shown, Snapshot, StepAnswer
 
 Rows = Mapping[str, Array]
@@ -48,7 +47,12 @@ SPECS = (
         [TensorSpec("a", "float32", (2, 2)), TensorSpec("b", "int64", (3,))],
         [TensorSpec("sum", "float64", ()), TensorSpec("b", "int64", (3,))],
     ),
-    spec("echo", [TensorSpec("x", "int64", (6,), 0)], [TensorSpec("y", "int64", (6,), 0)]),
+    spec(
+        "echo",
+        [TensorSpec("x", "int64", (6,), 0, sizes=(LENGTH,))],
+        [TensorSpec("y", "int64", (6,), 0)],
+        Dim(LENGTH, 1, 6),
+    ),
     spec(
         "text",
         [TensorSpec(name, "int64", (12,), 0, limit, sizes=("L",)) for name, limit in (("ids", 100), ("mask", 2))],
@@ -89,7 +93,7 @@ def pair(rows: Rows) -> dict[str, Array]:
 
 COMPUTE: dict[str, Callable[[Rows], dict[str, Array]]] = {
     "pair": pair,
-    "echo": lambda rows: {"y": trimmed(rows["x"], SPECS_BY_NAME["echo"].outputs[0])},
+    "echo": lambda rows: {"y": rows["x"]},
     "invert": lambda rows: {"y": ~rows["x"]},
     "text": lambda rows: {"y": rows["ids"] * rows["mask"], "length": rows["mask"].sum(axis=1)},
     "picture": lambda rows: {"y": rows["x"][..., : rows["x"].shape[-1] // 2]},

@@ -185,7 +185,7 @@ async def fill(call: Call, request: Request, rows: Mapping[str, Sequence[Array]]
     What came as bytes is checked. Raises `InvalidRequest`.
     """
     for given in call.inputs:
-        places = given.places(rows)
+        places = rows[given.tensor.name]
         if given.rows is not None:
             for place, row in zip(places, given.rows, strict=True):
                 place[...] = row
@@ -199,7 +199,7 @@ async def fill(call: Call, request: Request, rows: Mapping[str, Sequence[Array]]
         raise _wrong_size(call.size, "more")
     for given in call.inputs:
         if given.rows is None and given.tensor.is_bounded:
-            given.tensor.check(given.places(rows))
+            given.tensor.check(rows[given.tensor.name])
 
 
 class Codec:

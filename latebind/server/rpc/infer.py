@@ -145,7 +145,7 @@ def _decode(context: Context, request: Message, raw: Raw, caller: Caller) -> tup
 async def _fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
     """Write the inputs into `rows`, those of a claim. Raises `InvalidRequest` for shared memory that cannot be used."""
     for given in call.inputs:
-        places = given.places(rows)
+        places = rows[given.tensor.name]
         if given.place is None:
             assert given.rows is not None, "nothing follows"
             for place, row in zip(places, given.rows, strict=True):

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 
 from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.sizes import Dim
 from latebind.server.calls import DATATYPES
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
@@ -157,7 +158,13 @@ def test_the_depth_counted_is_the_depth_there_is(value: object, most: int) -> No
 
 
 SPEC = ModelSpec(
-    "m", "1", (TensorSpec("x", "int64", (6,), padding=0, limit=10),), (TensorSpec("y", "int64", (8,), padding=0),), 2, 4
+    "m",
+    "1",
+    (TensorSpec("x", "int64", (6,), padding=0, limit=10, sizes=("length",)),),
+    (TensorSpec("y", "int64", (8,), padding=0),),
+    2,
+    4,
+    dims=(Dim("length", 1, 6),),
 )
 
 
@@ -172,7 +179,7 @@ def test_rows_of_any_length_are_taken(length: int) -> None:
     rows = np.arange(2 * length).reshape(2, length) % 10
     for content, json_bytes in both_ways(rows):
         found = take(Codec(SPEC, LIMITS), content, json_bytes).rows["x"]
-        np.testing.assert_array_equal(found, np.pad(rows, ((0, 0), (0, 6 - length))))
+        np.testing.assert_array_equal(found, rows)
 
 
 @pytest.mark.parametrize("token", [-1, 10, 2**62])

@@ -162,7 +162,7 @@ class Ladder:
                 return call(*inputs)
             if all(rung[name] >= size for name, size in sizes.items()):
                 filled = [
-                    filled_up(tensor, spec.shape_of(rung), spec.padding or 0)
+                    fitted(tensor, spec.shape_of(rung), spec.padding or 0)
                     for tensor, spec in zip(inputs, self._graph.inputs, strict=True)
                 ]
                 return tuple(
@@ -172,7 +172,7 @@ class Ladder:
         raise ValueError(f"rows of {sizes} are larger than any that the graph takes")
 
 
-def filled_up(rows: Tensor, shape: Sequence[int], number: float = 0) -> Tensor:
+def fitted(rows: Tensor, shape: Sequence[int], number: float = 0) -> Tensor:
     """Return rows `(B, ...)` as `(B, *shape)`: cut off, or filled up with a number."""
     if rows.shape[1:] == tuple(shape):
         return rows

@@ -18,15 +18,7 @@ from latebind.domain.costs import Grid
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import StageKind, TensorSpec
 from latebind.domain.sizes import Dim, Size
-from latebind.program.backends import (
-    BACKENDS,
-    StageFunction,
-    backend_named,
-    compile_graph,
-    compile_stages,
-    filled_up,
-    run_chain,
-)
+from latebind.program.backends import BACKENDS, StageFunction, backend_named, compile_graph, compile_stages, run_chain
 from latebind.program.cut import (
     Carry,
     cut_points,
@@ -54,7 +46,7 @@ from latebind.program.measure import (
     time_call,
     with_batch,
 )
-from latebind.program.padding import may_share, turned
+from latebind.program.padding import filled_up, may_share, turned
 from latebind.program.rows import check_stages
 from latebind.program.stored import FORMAT, StoredModel, write_model
 from latebind.program.verify import DEFAULT_TOLERANCE, Agreement, Run, find_agreement, relative_error
@@ -548,7 +540,7 @@ class Tuner:
         alone = compared(partial(run_chain, stages, one), partial(run_chain, chain.stages, one), 1.0 + MOST_LOST)
         rows = zip(*(resized(one, specs, {dim.name: length}) for length in lengths), strict=True)
         batch = tuple(
-            torch.cat([filled_up(part, spec.shape_of({dim.name: lengths[-1]}), spec.padding or 0) for part in parts])
+            filled_up(parts, spec.shape_of({dim.name: lengths[-1]}), spec.padding or 0)
             for spec, parts in zip(specs, rows, strict=True)
         )
         calls = partial(run_chain, stages, batch, lengths), partial(run_chain, chain.stages, batch)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.model import TensorSpec
-from latebind.program.backends import StageFunction, filled_up, run_rows
+from latebind.program.backends import StageFunction, fitted, run_rows
 from latebind.program.cut import Carry
 from latebind.program.eager import in_eager
 from latebind.program.graph import Graph
@@ -20,6 +20,11 @@ from latebind.program.trials import within
 from latebind.program.whole_numbers import RAISED
 
 BATCHES, TOGETHER = 6, 5  # batches that are tried, and rows in each
+
+
+def filled_up(parts: Sequence[Tensor], shape: Sequence[int], number: float = 0) -> Tensor:
+    """Return rows `(1, ...)` of different sizes as a batch `(N, *shape)`: cut off, or filled up with a number."""
+    return torch.cat([fitted(part, shape, number) for part in parts])
 
 
 def turned(graph: Graph, weights: Mapping[str, Tensor], carries: Sequence[Carry]) -> tuple[Carry, ...]:
@@ -138,12 +143,12 @@ def together(
             continue
         longest = {dim.name: max(lengths[place] for place in order)}
         passed = tuple(
-            torch.cat([filled_up(row[place], spec.shape_of(longest), spec.padding or 0) for row in (*there, *alone)])
+            filled_up([row[place] for row in (*there, *alone)], spec.shape_of(longest), spec.padding or 0)
             for place, spec in enumerate(specs if number == 0 else graph.inputs)
         )
         passed = tuple(tensor.clone() for tensor in run_rows(stage, [lengths[place] for place in order], passed))
     found: list[Rows] = [()] * len(rows)
     for place, row in enumerate(order):
         own = at_size(graphs[-1].output_specs(), {dim.name: lengths[row]})
-        found[row] = tuple(filled_up(tensor[[place]], spec.shape) for tensor, spec in zip(passed, own, strict=True))
+        found[row] = tuple(fitted(tensor[[place]], spec.shape) for tensor, spec in zip(passed, own, strict=True))
     return found

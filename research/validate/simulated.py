@@ -1,8 +1,9 @@
 """What launches and messages took in an engine's log, and blocks of requests simulated with that.
 
 Of each block the simulator is told when clients sent requests and where these left. A launch takes what one of the same
-stage with about as many rows took in calibrations around the block, drawn at random, scaled by the model's costs; a
-message takes what one took. So slow moments of a machine, which last for many launches, are not simulated.
+stage with about as many rows, about as long, took in calibrations around the block, drawn at random, scaled by the
+model's costs; a message takes what one took. So slow moments of a machine, which last for many launches, are not
+simulated.
 """
 
 from bisect import bisect_left
@@ -114,6 +115,12 @@ def _often(by_rows: Mapping[int, list[Launch]]) -> dict[int, list[Launch]]:
     return found
 
 
+def _about_as_long(launches: Sequence[Launch], profiled: float) -> Sequence[Launch]:
+    """Return those that take about as long by their costs: what a launch takes besides does not grow with its rows."""
+    apart = sorted({abs(one.profiled - profiled) for one in launches})[:OFTEN]
+    return [one for one in launches if abs(one.profiled - profiled) <= apart[-1]]
+
+
 class Measured(Hardware):
     """Workers and messages that take what was seen. Messages in one direction do not overtake each other."""
 
@@ -133,7 +140,7 @@ class Measured(Hardware):
         seconds, by_rows = work.seconds, self._seen.launches.get((work.model, work.stage))
         if by_rows:
             nearest = min(by_rows, key=lambda rows: (abs(rows - work.rows), rows))
-            one = self._random.choice(by_rows[nearest])
+            one = self._random.choice(_about_as_long(by_rows[nearest], work.seconds))
             seconds = one.seconds * (work.seconds / one.profiled if one.profiled else 1.0)
         for later, call in after:
             self._agenda.at(now + seconds + later, call)

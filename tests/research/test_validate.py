@@ -15,9 +15,10 @@ from latebind.domain.events import Arrived, StageDone
 from latebind.program.stored import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.scheduler import Scheduler
+from latebind.simulation.hardware import Agenda, Work
 from research.live import Call, Rows
 from research.validate.command import Compared, Plan, made_up, row, visited
-from research.validate.simulated import Log, simulated
+from research.validate.simulated import Launch, Log, Measured, Seen, simulated
 from tests.building import made_once
 from tests.engine.test_any_size import build_all
 from tests.models import served
@@ -61,6 +62,17 @@ def test_a_block_is_simulated_with_what_calibrations_took_and_not_with_its_own_l
     log, stretches = played
     _, block, _ = simulated(log, stretches, 0)
     assert block.tolist() == pytest.approx([0.005] * 10)
+
+
+def test_a_launch_takes_what_those_took_that_are_about_as_long() -> None:
+    launches = [Launch(0.0, ("net", 0), 2, length * 1e-3 + 5e-3, length * 1e-3) for length in range(1, 21)]
+    seen = Seen({("net", 0): {2: launches}}, [0.0], [0.0])
+    agenda, ended = Agenda(), list[float]()
+    hardware = Measured(agenda, seen=seen, random=Random(0))
+    for _ in range(20):
+        hardware.run(Work(0, "net", 0, 2, 18e-3), 0.0, [(0.0, ended.append)])
+    agenda.run_until()
+    assert all(22e-3 < at < 24.5e-3 for at in ended), "5 ms more than 18, and not 6 times as long as one of 1 ms"
 
 
 def test_ratios_are_medians_of_rounds_and_count_who_was_answered() -> None:

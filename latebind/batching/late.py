@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from operator import attrgetter
 
+from mypy_extensions import mypyc_attr
+
 from latebind.batching.decisions import Decision, GoOn, Launch, Shed, Wait
 from latebind.batching.lengths import Pool
 from latebind.batching.policy import Stacked
@@ -36,6 +38,7 @@ ALIKE = 0.9  # of the most tokens a second counts as equally many: costs are not
 LEAST_FIXED = 0.1  # the least share of a step's time that does not depend on the batch size
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LazyPlus(Stacked):
     """Decides only by deadlines and measured costs."""
 
@@ -318,6 +321,7 @@ def most_that(fit: Callable[[int], bool], least: int, most: int) -> int:
     return least
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Late(LazyPlus):
     """The default policy: decides over batches, workers, learned caches and deadlines together."""
 

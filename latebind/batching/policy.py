@@ -7,6 +7,8 @@ which is named by its dotted path; `Stacked` is the base of most. Pure.
 from math import inf
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 from latebind.batching.decisions import Decision, GoOn, Launch, Shed, Wait
 from latebind.batching.requests import Lane, Order, Request
 from latebind.batching.workers import BatchTable, Stack, SubBatch, Worker
@@ -53,6 +55,7 @@ def make_policy(config: PolicyConfig) -> BatchPolicy:
     return policy
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Stacked:
     """Keeps sub-batches in a stack. Batches are no larger than the configuration and the model allow."""
 
@@ -75,6 +78,7 @@ class Stacked:
         return Stack()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class GraphBatching(Stacked):
     """Graph batching: whole batches, closed when full or when a window has passed (LazyBatching, sections II-C and VI).
 

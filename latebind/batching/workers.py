@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from mypy_extensions import mypyc_attr
+
 from latebind.batching.requests import Groups, Lane, Models, Request, Turn
 from latebind.domain.costs import batch_length
 from latebind.domain.model import ModelSpec, StageKind
@@ -132,6 +134,7 @@ def joined_length(batch: SubBatch, rows: int, length: int) -> int:
     return -(-(members * batch.length + rows * length) // (members + rows))
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BatchTable:
     """The sub-batches that a worker has started, the newest last, which is on top.
 
@@ -239,6 +242,7 @@ class BatchTable:
             top.preempted = None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Stack(BatchTable):
     """The table of policies for which the top always goes on, as a whole: nobody is asked while no request waits."""
 

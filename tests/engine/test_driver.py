@@ -22,6 +22,7 @@ from latebind.domain.eventlog import EventLog, read_log
 from latebind.domain.events import Arrived, Cancelled, Event, StageDone
 from latebind.domain.model import ModelSpec, StageKind, StepSpec, TensorSpec
 from latebind.domain.query import Node, Query, lay_out
+from latebind.domain.sizes import Dim
 from latebind.engine.driver import (
     COMPILE_SECONDS,
     LATE_SECONDS,
@@ -155,7 +156,8 @@ def test_a_stage_may_take_many_times_what_its_largest_batch_with_the_longest_inp
     assert longest_seconds(served("net", stages=2, seconds=LATE_SECONDS)) == [TIMES * LATE_SECONDS] * 2
     assert longest_seconds(served("net", stages=2, seconds=1e-6)) == [LATE_SECONDS] * 2
     net = served("net", stages=1, seconds=1.0, per_row=0.5, max_batch=2)
-    words = replace(net.spec, inputs=(TensorSpec("words", "int64", (50,), padding=0),))
+    tensor = TensorSpec("words", "int64", (50,), padding=0, sizes=("length",))
+    words = replace(net.spec, inputs=(tensor,), dims=(Dim("length", 1, 50),))
     (grid,) = net.costs.stages
     longer = Curve((1, 2), (1.1, 1.7))
     costs = replace(net.costs, stages=(Grid((1, 2), (*grid.curves, longer)),))

@@ -34,7 +34,12 @@ GUARD = spec(
     [TensorSpec("output", "float32", (3,))],
     Dim("L", 1, 512),
 )
-TRANSLATOR = spec("translator", [TensorSpec("tokens", "int64", (8,), 0)], [TensorSpec("tokens", "int64", (8,), 0)])
+TRANSLATOR = spec(
+    "translator",
+    [TensorSpec("tokens", "int64", (8,), 0, sizes=("length",))],
+    [TensorSpec("tokens", "int64", (8,), 0, sizes=("length",))],
+    Dim("length", 1, 8),
+)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as arrays
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.sizes import Dim
 from latebind.server.description import metadata, model_config, statistics
 from latebind.server.gateway import (
     AdaptationFigures,
@@ -249,7 +250,13 @@ def test_memory_is_told_where_it_is_limited() -> None:
 
 MAX_ROWS = Limits().max_rows
 WORDS = ModelSpec(
-    "words", "3", (TensorSpec("tokens", "int64", (40,), 0, 100),), (TensorSpec("tokens", "int64", (60,), 0),), 2, 4
+    "words",
+    "3",
+    (TensorSpec("tokens", "int64", (40,), 0, 100, sizes=("length",)),),
+    (TensorSpec("tokens", "int64", (60,), 0),),
+    2,
+    4,
+    dims=(Dim("length", 1, 40),),
 )
 
 

@@ -82,6 +82,68 @@ class StageKind(StrEnum):
     DECODER = "decoder"
 
 
+class Task(StrEnum):
+    """What a model is for: what its output means, and which endpoints may ask it.
+
+    EMBED: one vector for each row. CLASSIFY: logits of the classes. RERANK: one logit, how well two texts go together.
+    TAG: logits of the classes for each token. GENERATE: tokens of a text. DETECT: logits and boxes for each of a fixed
+    number of queries. SEGMENT: logits of the classes for each place of a picture.
+    """
+
+    EMBED = "embed"
+    CLASSIFY = "classify"
+    RERANK = "rerank"
+    TAG = "tag"
+    GENERATE = "generate"
+    DETECT = "detect"
+    SEGMENT = "segment"
+
+
+class Activation(StrEnum):
+    """What makes scores of a model's logits: over all classes, or each by itself."""
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+
+
+class Media(StrEnum):
+    """What a raw input holds."""
+
+    TEXT = "text"
+    PICTURE = "picture"
+    SOUND = "sound"
+
+
+@dataclass(frozen=True, slots=True)
+class RawInput:
+    """An input that clients send as it is, one element of BYTES for each row; the server makes tensors of it.
+
+    A text is UTF-8; a picture or a sound is what a file of it has. An optional one may be left out: the second of two
+    texts.
+    """
+
+    name: str
+    media: Media
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a model is for, as far as that is known; of one that was built from a module of tensors nothing is.
+
+    It may have `raw` inputs, which clients send in the place of the model's own. `labels` are the names of its classes,
+    in the order of its logits; `activation` makes scores of these.
+    """
+
+    task: Task | None = None
+    raw: tuple[RawInput, ...] = ()
+    labels: tuple[str, ...] = ()
+    activation: Activation | None = None
+
+
+NOTHING_KNOWN = About()
+
+
 @dataclass(frozen=True, slots=True)
 class StepSpec:
     """A step of a query as clients know it: its name, the models that may answer it, and the steps it comes `after`.
@@ -123,6 +185,7 @@ class ModelSpec:
     dims: tuple[Dim, ...] = ()
     pads: bool = False
     packs: bool = False
+    about: About = NOTHING_KNOWN
 
     @property
     def one_size(self) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, are_seconds, at_any_length, in_turn
 from latebind.domain.errors import RepositoryError
-from latebind.domain.model import ITEM_BYTES, LENGTH, ModelSpec, StageKind, TensorSpec
+from latebind.domain.model import ITEM_BYTES, LENGTH, NOTHING_KNOWN, About, ModelSpec, StageKind, TensorSpec
 from latebind.domain.sizes import Dim, make_sense
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
 from latebind.program.graph import Graph, read_graph_file
@@ -39,8 +39,8 @@ class StoredModel:
     """`model.json`: the model's name, where it is cut, and its fastest backend.
 
     `cuts` names the activations that end each stage but the last; the first may be the input (an empty stage). `kinds`
-    says how often each stage runs; empty if all run once. For `dims` and `pads` see `ModelSpec`; where it `packs`, rows
-    of different lengths run without their padding (`packing`).
+    says how often each stage runs; empty if all run once. For `dims`, `pads` and `about` see `ModelSpec`; where it
+    `packs`, rows of different lengths run without their padding (`packing`).
     """
 
     format: int
@@ -56,6 +56,7 @@ class StoredModel:
     dims: tuple[Dim, ...] = ()
     pads: bool = False
     packs: bool = False
+    about: About = NOTHING_KNOWN
 
     @property
     def entry(self) -> bool:
@@ -71,7 +72,7 @@ class StoredModel:
         """Return the model's specification for clients and the scheduler, without learned caches."""
         named = self.name, self.version, self.inputs, self.outputs
         stages = len(self.kinds) or len(self.cuts) + 1
-        rows = self.dims, self.pads, self.packs
+        rows = self.dims, self.pads, self.packs, self.about
         return ModelSpec(*named, stages, self.max_batch, (), self.kinds, (), *rows)
 
 

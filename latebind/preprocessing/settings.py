@@ -1,0 +1,78 @@
+"""`preprocessing.json`: how the raw inputs of a model are read, as a build found it in the model's folder."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+PREPROCESSING = "preprocessing.json"
+TOKENIZER = "tokenizer.json"
+FORMAT = 1
+
+
+class Role(StrEnum):
+    """What an input of a model that reads texts is."""
+
+    IDS = "ids"
+    MASK = "mask"  # 1 for each token
+    TYPES = "types"  # which of two texts a token is of
+    POSITIONS = "positions"  # of each token, from 0
+
+
+@dataclass(frozen=True, slots=True)
+class TextSettings:
+    """Texts by `tokenizer.json`. `inputs` are the model's by their role; `longest` counts tokens, special ones too.
+
+    `prompts` are what may be put before a text, by their names; `prompt` is the one that is by default.
+    """
+
+    inputs: dict[Role, str]
+    longest: int
+    pair: bool = False  # whether rows may have two texts
+    prompts: dict[str, str] = field(default_factory=dict)
+    prompt: str = ""
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class PictureSettings:
+    """Pictures for the model's `input` `(3, H, W) float32`, in this order of steps; what is None is left out.
+
+    A picture is resized so that its shorter side has `shortest` pixels (its longer one at most `longest`), or to `size`
+    (height, width), by the filter `resample` (Pillow's number); its middle is cut to `crop` (height, width). Values are
+    multiplied by `scale`; then `mean` is taken from each channel, which is divided by `deviation`.
+    """
+
+    input: str
+    size: tuple[int, int] | None = None
+    shortest: int | None = None
+    longest: int | None = None
+    resample: int = 2
+    crop: tuple[int, int] | None = None
+    scale: float = 1 / 255
+    mean: tuple[float, ...] | None = None
+    deviation: tuple[float, ...] | None = None
+    mask: str = ""  # an input (H, W) int64 that is 1 everywhere, where the model takes one
+    kind: Literal["picture"] = "picture"
+
+
+@dataclass(frozen=True, slots=True)
+class SoundSettings:
+    """Sounds for the model's `input` `(T,) float32`: one channel at `rate` samples a second, -1 to 1.
+
+    Where they are to be `normalized`, each has a mean of 0 and a deviation of 1.
+    """
+
+    input: str
+    rate: int
+    longest: int  # samples
+    normalized: bool = False
+    mask: str = ""
+    kind: Literal["sound"] = "sound"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The file: its format, and how the inputs are read."""
+
+    format: int
+    reads: TextSettings | PictureSettings | SoundSettings

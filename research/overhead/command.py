@@ -12,14 +12,15 @@ from latebind.batching.workers import BatchTable, Worker
 from latebind.bench.rounds import Progress
 from latebind.cli.console import Row, reporting
 from latebind.cli.options import Seed
+from latebind.domain.actions import Action, Run, WakeAt
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts, at_any_length
-from latebind.domain.events import Arrived, StageDone
+from latebind.domain.events import Arrived, StageDone, Woke
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
 from research.evaluation import Found, Output, Words, evaluate
 from research.overhead.lengths import DUE, MIXES, length_row
-from research.overhead.watch import Watch, launched
+from research.overhead.watch import Watch
 from research.policies import BATCHING
 
 STAGES = 8
@@ -118,30 +119,45 @@ def _play(
     """Play closed-loop traffic: whoever is answered is replaced; `HITS` leave where a lookup answers anybody."""
     watches = {name: Watch() for name in ("no lookup", "lookup", "beside")}
     last = backlog = waiting + batch
-    running = launched(scheduler.handle(_arrival(0, backlog), 0.0))
-    now, handled, left = 0.0, 0, 0
+    told: list[Action] = scheduler.handle(_arrival(0, backlog), 0.0)
+    running, now = _begun(scheduler, told, 0.0)
+    handled, left, gone = 0, 0, set[int]()
     while handled < events:
         now += model.costs.step(running.stage, len(running.requests))
         looked = running.stage in LOOKUPS
         hits = looked and random.random() >= SILENT
         exited = tuple(i for i in running.requests if hits and random.random() < HITS)
-        leaving = len(running.requests) if running.stage == STAGES - 1 else len(exited)
-        left += leaving
+        leaving = running.requests if running.stage == STAGES - 1 else exited
+        left += len(set(leaving) - gone)  # some policies run on with those that exited
+        gone = {*gone, *leaving} if running.stage < STAGES - 1 else gone.difference(leaving)
         coming = left if waiting or left == batch else 0  # where none is to wait, they come when all have gone
         alone = scheduler.stats()["running"] == len(running.requests)
+        told = [action for action in told if isinstance(action, WakeAt)]  # which holds until there is another
         if coming:
-            scheduler.handle(_arrival(last, coming, now), now)
+            told += scheduler.handle(_arrival(last, coming, now), now)
         last, left, handled = last + coming, left - coming, handled + 1 + coming
         watch = Watch()
         watch.begin()
         actions = scheduler.handle(StageDone(running.worker, exited), now)
-        took, following = watch.end(), launched(actions)
+        took = watch.end()
+        told += actions
+        following, now = _begun(scheduler, told, now)
         if not leaving and len(running.requests) > 1:
             alone = alone and scheduler.stats()["running"] == len(following.requests)
             watches["beside" if not alone else "lookup" if looked else "no lookup"].times.append(took)
         running = following
     scheduler.check()
     return watches
+
+
+def _begun(scheduler: Scheduler, told: list[Action], now: float) -> tuple[Run, float]:
+    """Return the run that follows what was `told`, and when it begins: some policies wait for more requests first."""
+    for action in reversed(told):
+        if isinstance(action, Run):
+            return action, now
+    now = next(action.time for action in reversed(told) if isinstance(action, WakeAt))
+    told += scheduler.handle(Woke(), now)
+    return _begun(scheduler, told, now)
 
 
 def _arrival(first: int, count: int, now: float = 0.0) -> Arrived:

@@ -35,7 +35,7 @@ TINY: dict[str, tuple[str, ...]] = {  # words of a command, then what its tables
     "residency --part table --part crowd --seeds 1 --processes 1 --pairing quantile --requests 40"
     " --share 0.6 --policy iam --policy late": ("against lru", "over lru"),
     "queries --requests 40 --load 0.5 --deadline-ms 80 --processes 1": ("points over static", "at load 0.5"),
-    "scheduler --policy lazy+ --events 200": ("boundary us", "decision of it us"),
+    "scheduler --policy lazy+ --policy waiting --events 200": ("boundary us", "decision of it us"),
 }
 
 

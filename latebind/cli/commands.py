@@ -24,14 +24,19 @@ STYLE: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enab
 
 
 EXTRAS = {
+    "PIL": "hf",
     "aiohttp": "bench",
     "grpc": "grpc",
     "grpc_health": "grpc",
+    "huggingface_hub": "hf",
     "openvino": "openvino",
     "plotly": "report",
     "psutil": "bench",
     "ray": "ray",
     "sklearn": "demo",
+    "soundfile": "hf",
+    "tokenizers": "hf",
+    "transformers": "hf",
     "tritonclient": "grpc",
 }
 """Packages by the name that they are imported by, and the extra of latebind that brings each."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from latebind.domain.costs import Grid
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
-from latebind.domain.model import StageKind, TensorSpec
+from latebind.domain.model import NOTHING_KNOWN, About, StageKind, TensorSpec
 from latebind.domain.sizes import Dim, Size
 from latebind.program.backends import BACKENDS, StageFunction, backend_named, compile_graph, compile_stages, run_chain
 from latebind.program.cut import (
@@ -130,10 +130,11 @@ class Settings:
         dims: tuple[Dim, ...] = (),
         pads: bool = False,
         packs: bool = False,
+        about: About = NOTHING_KNOWN,
     ) -> StoredModel:
         """Return what is stored of a model with these tensors, which is built on this backend."""
         named, limits = (FORMAT, self.name, self.version), (self.tolerance, self.max_batch)
-        return StoredModel(*named, inputs, outputs, cuts, backend, *limits, kinds, dims, pads, packs)
+        return StoredModel(*named, inputs, outputs, cuts, backend, *limits, kinds, dims, pads, packs, about)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +285,8 @@ def build_program(
     dims: Sequence[Dim] = (),
     sizes: Mapping[str, Sequence[Size]] | None = None,
     data: Tensors | None = None,
+    about: About = NOTHING_KNOWN,
+    files: Mapping[str, bytes] | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
     """Build `module` into the model directory `directory`; an existing model there is replaced.
@@ -304,6 +307,9 @@ def build_program(
     Rows need not be of one size: `dims` are named dimensions, and `sizes` says, by name of input, what a row of it has
     in terms of these (`{"words": ["L"]}`); examples are then rows of any one size. The module is compared at sizes over
     the whole range. Whether rows of different sizes may share a batch, filled up to the longest, is found by trying.
+
+    `about` says what the model is for, and `files` are further files of its directory, such as those that say how its
+    raw inputs are read.
 
     Raises `ExportError` for a module that cannot be served and `ConfigError` for invalid settings; nothing is written
     then.
@@ -374,8 +380,17 @@ def build_program(
     )
     inputs = agreement.limited(chosen.largest)
     tensors = inputs, exported.graph.output_specs()
-    model = settings.model(*tensors, chosen.backend, cuts=chain.cuts, dims=exported.graph.dims, pads=pads, packs=packs)
-    written = write_model(directory, model, exported.weights, profile, {GRAPH: graph_to_json(chain.whole)})
+    model = settings.model(
+        *tensors,
+        chosen.backend,
+        cuts=chain.cuts,
+        dims=exported.graph.dims,
+        pads=pads,
+        packs=packs,
+        about=about,
+    )
+    beside = {GRAPH: graph_to_json(chain.whole), **(files or {})}
+    written = write_model(directory, model, exported.weights, profile, beside)
     tell("done", 1.0)
     points, length = len(cut_points(tuner.cuttable)), prod(own_sizes(exported.graph, rows).values())
     whole, size = sum(grid.at(1, length) for grid in profile.stages), f" and length {length}" if dims else ""

@@ -77,12 +77,12 @@ class StoredModel:
 
 
 def write_model(
-    path: Path, model: StoredModel, weights: Mapping[str, Tensor], profile: Profile, graphs: Mapping[str, bytes]
+    path: Path, model: StoredModel, weights: Mapping[str, Tensor], profile: Profile, others: Mapping[str, bytes]
 ) -> ModelDirectory:
-    """Write all files of a model, in one rename; `graphs` are those of its graphs."""
+    """Write all files of a model, in one rename; `others` are its graphs, and how its raw inputs are read."""
     files: dict[str, bytes | Writer] = {
+        **others,
         MODEL: json_bytes(model),
-        **graphs,
         WEIGHTS: tensor_file(weights),
         PROFILE: json_bytes(profile),
     }
@@ -131,6 +131,9 @@ def _check(model: StoredModel, path: Path) -> None:
         for specs in (model.inputs, model.outputs):
             if not specs or len({spec.name for spec in specs}) < len(specs):
                 yield "no inputs or outputs, or two of one name"
+        names = [*(spec.name for spec in model.inputs), *(each.name for each in model.about.raw)]
+        if len(set(names)) < len(names) or not all(NAME.fullmatch(each.name) for each in model.about.raw):
+            yield "raw inputs without a name, or with that of another input"
         if not make_sense(model.dims):
             yield "named dimensions that make no sense"
         for spec in (*model.inputs, *model.outputs):

@@ -1,6 +1,6 @@
 """Builds a model directory from a sequence module: export, try backends, verify, profile, write. A trusted step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, ExportError
-from latebind.domain.model import LENGTH, TensorSpec
+from latebind.domain.model import LENGTH, NOTHING_KNOWN, About, TensorSpec
 from latebind.program.backends import BACKENDS, compile_graph
 from latebind.program.build import (
     BuildReport,
@@ -72,14 +72,16 @@ def build_sequence(
     tolerance: float | None = None,
     max_batch: int = 16,
     threads: int = 1,
+    about: About = NOTHING_KNOWN,
+    files: Mapping[str, bytes] | None = None,
     progress: Progress | None = None,
 ) -> BuildReport:
     """Build the sequence model `module` into the model directory `directory`; an existing model there is replaced.
 
     `tokens` `(N, longest input)` int64 are rows to verify and measure on. If `measured_lengths`, they are like the rows
     to come, and the lengths of their answers become the lengths that policies expect. The backend with the quickest
-    typical request is taken among the `backends` whose error is within `tolerance`. Raises `ExportError` and
-    `ConfigError` as `build_program` does.
+    typical request is taken among the `backends` whose error is within `tolerance`. For `about` and `files` see
+    `build_program`; `ExportError` and `ConfigError` are raised as it does.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
@@ -97,7 +99,7 @@ def build_sequence(
     check_sequence(module, exported, tokens[:VERIFIED], words, most=max_batch)
     inputs = (TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, words, sizes=(LENGTH,)),)
     outputs = (TensorSpec(TOKENS, "int64", (sequence.longest_output,), sequence.padding),)
-    model = settings.model(inputs, outputs, "", kinds=KINDS, dims=exported.encoder.dims, pads=True)
+    model = settings.model(inputs, outputs, "", kinds=KINDS, dims=exported.encoder.dims, pads=True, about=about)
 
     def compiled(backend: str) -> SequenceProgram:
         use = partial(compile_graph, weights=exported.weights, backend=backend, threads=threads)
@@ -131,7 +133,7 @@ def build_sequence(
         load_seconds=time_call(partial(compiled, chosen.backend)),
         output_steps=output_steps,
     )
-    written = write_sequence(directory, replace(model, backend=chosen.backend), exported, profile)
+    written = write_sequence(directory, replace(model, backend=chosen.backend), exported, profile, files or {})
     tell("done", 1.0)
     most, answers = max_batch, f"{output_steps[0]} to {output_steps[-1]} tokens, {np.mean(output_steps):.1f} on average"
     reads = ", ".join(f"{reading.at(1, length) * 1e3:.2f} ms for {length}" for length in reading.lengths)

@@ -44,9 +44,11 @@ def is_stored_sequence(directory: ModelDirectory) -> bool:
     return SEQUENCE in directory.files
 
 
-def write_sequence(path: Path, model: StoredModel, graphs: SequenceGraphs, profile: Profile) -> ModelDirectory:
-    """Write all files of a sequence model, in one rename."""
-    files = {ENCODER_FILE: graph_to_json(graphs.encoder), STEP_FILE: graph_to_json(graphs.step)}
+def write_sequence(
+    path: Path, model: StoredModel, graphs: SequenceGraphs, profile: Profile, others: Mapping[str, bytes]
+) -> ModelDirectory:
+    """Write all files of a sequence model, in one rename; `others` say how its raw inputs are read."""
+    files = {**others, ENCODER_FILE: graph_to_json(graphs.encoder), STEP_FILE: graph_to_json(graphs.step)}
     files[SEQUENCE] = json_bytes(StoredSequence(FORMAT, graphs.marks, graphs.parts))
     return write_model(path, model, graphs.weights, profile, files)
 

@@ -13,7 +13,7 @@ from latebind.cli.main import Commands, app
 from tests.forked import printed_by
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-DISTRIBUTIONS = {"grpc": "grpcio", "grpc_health": "grpcio-health-checking", "sklearn": "scikit-learn"}
+DISTRIBUTIONS = {"PIL": "pillow", "grpc": "grpcio", "grpc_health": "grpcio-health-checking", "sklearn": "scikit-learn"}
 HEAVY = ("torch", "numpy", "scipy", "uvloop")
 
 

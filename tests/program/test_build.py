@@ -8,13 +8,14 @@ import torch
 from torch import nn
 
 from latebind.domain.errors import ConfigError, ExportError, RepositoryError
+from latebind.domain.model import About, Activation, Media, RawInput, Task
 from latebind.program import load
 from latebind.program.backends import run_chain
 from latebind.program.build import MAX_OVERHEAD, BuildReport, build_program
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
 from latebind.program.program import profile_program
-from latebind.program.stored import read_model, read_profile, read_spec_and_costs, read_stages
+from latebind.program.stored import files_with_entry, read_model, read_profile, read_spec_and_costs, read_stages
 from latebind.program.verify import relative_error
 from latebind.repository.directory import GRAPH, MODEL, PROFILE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors, tensor_bytes
@@ -231,3 +232,29 @@ def test_a_pickle_in_place_of_the_weights_or_the_graph_is_refused(built: BuildRe
             load_program(built.directory.write_files({file: data}))
         built = replace(built, directory=built.directory)
     assert "pickle" not in Path(load.__file__).read_text()
+
+
+def test_what_a_model_is_for_is_stored_with_further_files_and_stays_where_files_change(tmp_path: Path) -> None:
+    text, other = RawInput("text", Media.TEXT), RawInput("text_pair", Media.TEXT, optional=True)
+    about = About(Task.CLASSIFY, (text, other), ("no", "yes", "perhaps"), Activation.SOFTMAX)
+    directory = build_program(
+        LAYERS,
+        {"x": ROWS},
+        directory=tmp_path / "1",
+        name="answers",
+        backends=["eager"],
+        about=about,
+        files={"tokenizer.json": b"{}"},
+    ).directory
+    assert read_model(directory).spec().about == about
+    assert directory.read("tokenizer.json") == b"{}"
+    entered = directory.write_files(files_with_entry(directory))
+    assert read_model(entered).about == about
+    assert entered.read("tokenizer.json") == b"{}"
+
+
+@pytest.mark.parametrize("names", [("x",), ("text", "text"), ("",), ("a b",)])
+def test_raw_inputs_that_no_build_writes_are_refused(names: tuple[str, ...], built: BuildReport) -> None:
+    raw = [{"name": name, "media": "text"} for name in names]
+    with pytest.raises(RepositoryError, match=r"raw inputs .*: build it again"):
+        read_model(changed(built.directory, MODEL, about={"task": "classify", "raw": raw}))

@@ -81,6 +81,14 @@ def test_the_package_imports_without_torch_until_something_is_served_from_python
     assert "is blocked here" in import_without("latebind; latebind.serve", "torch").stderr
 
 
+def test_preprocessing_knows_no_server_and_no_library_until_it_is_needed() -> None:
+    names = modules("preprocessing/*.py")
+    assert "latebind.preprocessing.text" in names
+    blocked = ("torch", "transformers", "tokenizers", "PIL", "soundfile", "scipy", "uvloop", "httptools", "asyncio")
+    done = import_without(", ".join(names), *blocked)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_engine_imports_without_a_web_server() -> None:
     done = import_without("latebind.engine.process", "uvloop", "httptools", "orjson")
     assert done.returncode == 0, done.stderr

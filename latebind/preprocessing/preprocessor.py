@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import RawInput
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -16,9 +17,9 @@ Raw: TypeAlias = str | bytes  # a text, or what a file of a picture or a sound h
 class Prepared:
     """One row as its model takes it: for each input an array of the row's own shape, without the batch dimension.
 
-    `used` is how many tokens a text has, special ones included, and `cut` how many more were left out to fit. `spans`
-    `(used, 2) int32` says which characters of its text each token is of, from the first to behind the last; (0, 0) of a
-    special one.
+    `used` is how many tokens a text has, special ones included, and `cut` how many more were left out to fit; samples
+    of a sound. `spans` `(used, 2) int32` says which characters of its text each token is of, from the first to behind
+    the last; (0, 0) of a special one. They are there where a model tags tokens.
     """
 
     tensors: Mapping[str, Array]
@@ -34,9 +35,31 @@ class Preprocessor(Protocol):
     def raw(self) -> tuple[RawInput, ...]:
         """What it reads."""
 
-    def prepare(self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False) -> list[Prepared]:
+    @property
+    def makes(self) -> frozenset[str]:
+        """The names of the model's inputs that it makes."""
+
+    def prepare(
+        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+    ) -> list[Prepared]:
         """Return a row for each element that every raw input was given, in their order.
 
-        Raises `InvalidRequest`, which names the element, for what cannot be read; for one that is too large also where
-        it may not `truncate`.
+        `prompt` names what is put before each text; None is the one that is by default. Raises `InvalidRequest`, which
+        names the element, for what cannot be read; for one that is too large also where it may not `truncate`.
         """
+
+
+def columns(raw: Sequence[RawInput], given: Mapping[str, Sequence[Raw]]) -> dict[str, Sequence[Raw]]:
+    """Return what was given, checked: known names only, what must be there is, and all have equally many elements."""
+    for name in given:
+        if name not in {one.name for one in raw}:
+            known = ", ".join(one.name for one in raw)
+            raise InvalidRequest(f"there is no input {name[:100]!r}: this model reads {known}")
+    found = {one.name: given[one.name] for one in raw if one.name in given}
+    for one in raw:
+        if not one.optional and one.name not in found:
+            raise InvalidRequest(f"input {one.name!r} is missing")
+    if len({len(elements) for elements in found.values()}) > 1:
+        sizes = ", ".join(f"{name} {len(elements)}" for name, elements in found.items())
+        raise InvalidRequest(f"the inputs have different numbers of elements ({sizes}): give equally many")
+    return found

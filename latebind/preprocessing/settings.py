@@ -1,8 +1,9 @@
 """`preprocessing.json`: how the raw inputs of a model are read, as a build found it in the model's folder."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+import msgspec
 
 PREPROCESSING = "preprocessing.json"
 TOKENIZER = "tokenizer.json"
@@ -18,28 +19,29 @@ class Role(StrEnum):
     POSITIONS = "positions"  # of each token, from 0
 
 
-@dataclass(frozen=True, slots=True)
-class TextSettings:
-    """Texts by `tokenizer.json`. `inputs` are the model's by their role; `longest` counts tokens, special ones too.
+class TextSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="text"):
+    """Texts by `tokenizer.json`. `inputs` are the model's by their role, `(L,) int64` each; `longest` counts tokens,
+    special ones too.
 
-    `prompts` are what may be put before a text, by their names; `prompt` is the one that is by default.
+    `prompts` are what may be put before a text, by their names; `prompt` is the one that is by default. Where a text is
+    cut, its `kept` end stays.
     """
 
     inputs: dict[Role, str]
     longest: int
     pair: bool = False  # whether rows may have two texts
-    prompts: dict[str, str] = field(default_factory=dict)
+    prompts: dict[str, str] = msgspec.field(default_factory=dict)
     prompt: str = ""
-    kind: Literal["text"] = "text"
+    kept: Literal["start", "end"] = "start"
 
 
-@dataclass(frozen=True, slots=True)
-class PictureSettings:
+class PictureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="picture"):
     """Pictures for the model's `input` `(3, H, W) float32`, in this order of steps; what is None is left out.
 
-    A picture is resized so that its shorter side has `shortest` pixels (its longer one at most `longest`), or to `size`
-    (height, width), by the filter `resample` (Pillow's number); its middle is cut to `crop` (height, width). Values are
-    multiplied by `scale`; then `mean` is taken from each channel, which is divided by `deviation`.
+    A picture is resized so that its shorter side has `shortest` pixels (its longer one at most `longest`; both sides a
+    multiple of `multiple`, downwards), or to `size` (height, width), by the filter `resample` (Pillow's number); its
+    middle is cut to `crop` (height, width), zeros around it where it has fewer. Values are multiplied by `scale`; then
+    `mean` is taken from each channel, which is divided by `deviation`.
     """
 
     input: str
@@ -52,11 +54,10 @@ class PictureSettings:
     mean: tuple[float, ...] | None = None
     deviation: tuple[float, ...] | None = None
     mask: str = ""  # an input (H, W) int64 that is 1 everywhere, where the model takes one
-    kind: Literal["picture"] = "picture"
+    multiple: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SoundSettings:
+class SoundSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sound"):
     """Sounds for the model's `input` `(T,) float32`: one channel at `rate` samples a second, -1 to 1.
 
     Where they are to be `normalized`, each has a mean of 0 and a deviation of 1.
@@ -66,12 +67,10 @@ class SoundSettings:
     rate: int
     longest: int  # samples
     normalized: bool = False
-    mask: str = ""
-    kind: Literal["sound"] = "sound"
+    mask: str = ""  # an input (T,) int64 that is 1 everywhere, where the model takes one
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file: its format, and how the inputs are read."""
 
     format: int

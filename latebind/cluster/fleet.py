@@ -18,6 +18,7 @@ from latebind.domain.errors import Refused, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
+from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.server.calls import WAITED_HEADER
 from latebind.server.gateway import NO_DIMS, Claim, Snapshot
 from latebind.server.limits import Limits
@@ -231,6 +232,16 @@ class Fleet:
         """Raise `Unavailable`: there are no slots here."""
         del rows, deadline, priority, dims
         raise Unavailable(f"{model} is served by replicas, not by the ingress")
+
+    def preprocessor(self, model: str) -> Preprocessor | None:
+        """Return None: the replicas have them."""
+        del model
+        return None
+
+    def places(self, model: str) -> int:
+        """Return 0: the replicas have the slots."""
+        del model
+        return 0
 
     async def metrics(self) -> Snapshot:
         """Return no figures: the replicas have them."""

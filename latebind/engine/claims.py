@@ -32,6 +32,7 @@ from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.pieces import in_pieces
 from latebind.engine.shared import NO_STEP, WROTE, Told, ToldReader, pack_arrived, pack_cancelled
 from latebind.engine.slots import NO_EXTENTS, ModelSlots, Rows, Sizes, shapes_of
+from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.server.gateway import NO_DIMS, Answer, Shown, StepAnswer
 
 LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
@@ -435,12 +436,14 @@ class EngineCalls(asyncio.Protocol):
     """The calls of one engine: it gives slots to them, sends what they filled, and hears of their ends.
 
     `models` are the models and queries that the engine serves. `too_large` says of models that memory does not hold as
-    a whole what they take. `on_lost` is called if the engine goes without having been told to.
+    a whole what they take. `preprocessors` are those of models with raw inputs, which whoever starts it has loaded.
+    `on_lost` is called if the engine goes without having been told to.
     """
 
     def __init__(self) -> None:
         self.models: Mapping[str, ModelSpec] = {}
         self.too_large: Mapping[str, str] = {}
+        self.preprocessors: Mapping[str, Preprocessor] = {}
         self.on_lost: Callable[[], None] | None = None
         self.loop = asyncio.get_running_loop()
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
@@ -465,6 +468,14 @@ class EngineCalls(asyncio.Protocol):
         if claims is None:
             raise NotFound(f"there is no model {model!r:.140}")
         return claims.claim(rows, deadline=deadline, priority=priority, dims=dims)
+
+    def preprocessor(self, model: str) -> Preprocessor | None:
+        """Return what makes rows of a model's raw inputs, if it has any."""
+        return self.preprocessors.get(model)
+
+    def places(self, model: str) -> int:
+        """Return the number of a model's slots."""
+        return len(self._claims[model])
 
     async def infer(self, model: str, rows: Mapping[str, Rows], *, deadline: float) -> Answer:
         """Run rows `(N, *shape)` of every input as N requests due at `deadline` and return their outputs.

@@ -26,8 +26,10 @@ from latebind.domain.tracing import Trace
 from latebind.engine.claims import Claim
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder, InUse, backend_imports
+from latebind.engine.preprocessors import Opens, Preprocessors, Unreadable, check_fits, open_preprocessor
 from latebind.engine.shared import LOOK_SECONDS
 from latebind.forks.client import ForkServer
+from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.repository.listing import Serving
 from latebind.server.gateway import NO_DIMS, Array, Snapshot
 
@@ -64,7 +66,7 @@ class Engines:
     notes it, and each engine has taken it up before it gets its first call. Which are used, engines report (`used`).
     """
 
-    def __init__(self, order: EngineOrder, config: GenerationsConfig, forks: ForkServer) -> None:
+    def __init__(self, order: EngineOrder, config: GenerationsConfig, forks: ForkServer, opens: Opens) -> None:
         self.serving = Serving()
         self.unavailable: dict[str, str] = {}
         self.models: Mapping[str, ModelSpec] = {}
@@ -74,6 +76,8 @@ class Engines:
         self._order = order
         self._config = config
         self._forks = forks
+        self._loaded = Preprocessors(opens)
+        self._preprocessors: Mapping[str, Preprocessor] = {}  # of `models`
         self._crashes: dict[str, list[float]] = {}  # when engines died lately that ran a model
         self._engine: EngineClient | None = None
         self._number = 0
@@ -93,13 +97,20 @@ class Engines:
 
     @classmethod
     async def start(
-        cls, order: EngineOrder, serving: Serving, forks: ForkServer, config: GenerationsConfig | None = None
+        cls,
+        order: EngineOrder,
+        serving: Serving,
+        forks: ForkServer,
+        config: GenerationsConfig | None = None,
+        *,
+        opens: Opens = open_preprocessor,
     ) -> Self:
         """Start an engine that serves `serving`. Raises what could not be loaded or does not answer.
 
         Directories and queries named in `order` itself are ignored. `forks` starts this engine and all later ones.
+        `opens` loads what makes rows of the raw inputs of a model.
         """
-        engines = cls(order, config or GenerationsConfig(), forks)
+        engines = cls(order, config or GenerationsConfig(), forks, opens)
         try:
             await engines.change(serving, tried=serving.names)
         except BaseException:
@@ -144,6 +155,15 @@ class Engines:
         if self._engine is not None and model in self.models and self._serves(model):
             return self._engine.claim(model, rows, deadline=deadline, priority=priority, dims=dims)
         return self._claim_later(model, rows, deadline, priority, dims)
+
+    def preprocessor(self, model: str) -> Preprocessor | None:
+        """Return what makes rows of the raw inputs of a model in `models`, if it has any."""
+        return self._preprocessors.get(model)
+
+    def places(self, model: str) -> int:
+        """Return the number of slots of each model."""
+        del model
+        return self._order.engine.slots
 
     async def metrics(self) -> Snapshot:
         """Return the metrics of the engine that serves, since it started, with an `age` if they are not new."""
@@ -290,6 +310,8 @@ class Engines:
             engine = await EngineClient.prepare(self._order.log_format, self._forks, imports)
         except OSError as error:
             raise EngineStartFailed(Unavailable(f"no process can be started: {error}"), (), crashed=False) from error
+        before = {name: serving.fingerprint_of(name) for name in serving.models}
+        loading = asyncio.create_task(self._loaded.load(serving.models, before))
         try:
             self._number += 1
             log = self._order.event_log  # each generation writes one of its own
@@ -301,6 +323,13 @@ class Engines:
             )
             await engine.begin(order)
             found = serving.renamed(engine.order)
+            loaded, wrong = await loading
+            if wrong is not None:
+                raise wrong
+            specs = dict(zip(serving.models, [engine.models[own] for own in engine.order], strict=True))
+            for name, one in loaded.items():
+                check_fits(name, one, specs[name], changed=serving.fingerprint_of(name) != before[name])
+            engine.preprocessors = {specs[name].name: one for name, one in loaded.items()}
             if not self._order.residency.budget:  # what is loaded on demand has been tried piece by piece
                 await probe(engine, found.models)
             await self._bring_wanted(engine, found)
@@ -308,11 +337,16 @@ class Engines:
             crashed = not engine.live() and isinstance(error, Unavailable | ProbeFailed)
             await engine.kill()
             names = list(serving.models)
-            blamed = (error.model,) if isinstance(error, ProbeFailed) else tuple([names[each] for each in engine.ran()])
+            if isinstance(error, ProbeFailed | Unreadable):
+                blamed: tuple[str, ...] = (error.model,)
+            else:
+                blamed = tuple([names[each] for each in engine.ran()])
             raise EngineStartFailed(error, blamed, crashed=crashed) from error
         except BaseException:
             await engine.kill()
             raise
+        finally:
+            loading.cancel()
         return engine, found
 
     async def _bring_wanted(self, engine: EngineClient, serving: Serving) -> None:
@@ -356,6 +390,8 @@ class Engines:
             self._tell()
             return
         self.models = {} if engine is None else engine.models
+        self._preprocessors = {} if engine is None else engine.preprocessors
+        self._loaded.keep(self.serving)
         self.deadlines.clear()
         self.deadlines.update({} if engine is None else engine.deadlines)
         self._recovering = False
@@ -427,11 +463,19 @@ class Engines:
                 if engine is not None:  # something else is wanted by now, or one died meanwhile with one of these
                     await engine.kill()
                 continue
+            if part is not serving and engine is not None and self._reads_anew(engine):
+                await engine.kill()  # calls for what is served were made by others: let them wait for the whole
+                some = len(models)
+                continue
             self._take_over(engine, whole=part is serving)
             if part is serving:
                 logger.info("an engine serves again after %.2f s", time.monotonic() - begun)
                 return
             some *= GROWTH
+
+    def _reads_anew(self, engine: EngineClient) -> bool:
+        """Return whether an engine has another preprocessor for a model than the one that calls are made by."""
+        return any(self._preprocessors.get(model) is not one for model, one in engine.preprocessors.items())
 
     def _blame(self, running: Iterable[str]) -> bool:
         """Record a crash, and take models out of service that have reached the limit; return whether any have."""

@@ -1,26 +1,29 @@
 """A call of one model, over any transport: its tensors are checked before arrays are made, and its outputs chosen."""
 
 import re
+import time
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 from struct import pack
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import structs
 
-from latebind.domain.errors import InvalidRequest
-from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.errors import InvalidRequest, TooLarge
+from latebind.domain.model import Media, ModelSpec, RawInput, TensorSpec
+from latebind.preprocessing.preprocessor import Preprocessor, Raw
 from latebind.server.described import NO_WISHES, RequestedOutput
 from latebind.server.gateway import NO_DIMS, Array
-from latebind.server.limits import Limits
+from latebind.server.limits import Limits, most_rows
 from latebind.server.shared_memory import Place, Reference, Regions
 
 WAITED_HEADER = b"latebind-waited"  # seconds of its deadline that a call has already waited at the ingress
 
-# numpy's name -> the protocol's. BF16 and BYTES are not served yet.
+# numpy's name -> the protocol's. BF16 is not served yet; BYTES are what raw inputs have, and some outputs.
 DATATYPES = {
     "bool": "BOOL",
     "uint8": "UINT8",
@@ -32,6 +35,9 @@ DATATYPES = {
     "float32": "FP32",
     "float64": "FP64",
 }
+BYTES = "BYTES"
+LENGTH_BYTES = 4  # before each element of BYTES: its length, little-endian
+TEXTS, NESTED_TEXTS = msgspec.json.Decoder(list[str]), msgspec.json.Decoder(list[tuple[str]])
 JSON_ITEMS: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float}
 NO_JSON = frozenset({"FP16"})
 SHAPES = 1024  # that are remembered of each model
@@ -39,10 +45,14 @@ NESTED = re.compile(rb"\[\s*\[")
 
 
 class Tensor:
-    """One input or output of a model, with everything precomputed that translating it needs."""
+    """One input or output of a model, with everything precomputed that translating it needs.
 
-    def __init__(self, spec: TensorSpec) -> None:
+    `labels` name the values of a row, where a row has one for each.
+    """
+
+    def __init__(self, spec: TensorSpec, labels: tuple[str, ...] = ()) -> None:
         self.name = spec.name
+        self.labels = labels if len(labels) == prod(spec.shape) else ()
         self.title = f"tensor {spec.name!r}"  # in error messages
         self.datatype = DATATYPES[spec.dtype]
         self.shape = spec.shape
@@ -187,6 +197,82 @@ class Tensor:
             raise InvalidRequest(f"{self.title} has values from {found}: they must be {self._spec.range()}")
 
 
+class RawElements(msgspec.Struct, frozen=True):
+    """A raw input of a call, with `count` elements. If it has none here, they follow as `size` bytes in the body.
+
+    There each has its length in 4 bytes before it; where it is `bare`, the bytes are the only element.
+    """
+
+    input: RawInput
+    count: int
+    elements: Sequence[Raw] | None = None
+    size: int = 0
+    bare: bool = False
+
+    def elements_in(self, data: bytes | memoryview) -> Sequence[Raw]:
+        """Return the elements in the bytes that followed. Raises `InvalidRequest`."""
+        if self.bare:
+            return elements_of(self.input, [bytes(data)])
+        title, at, found = f"input {self.input.name!r}", 0, []
+        for number in range(self.count):
+            begin = at + LENGTH_BYTES
+            if begin > len(data):
+                raise InvalidRequest(f"{title} has {number} elements and a rest: its shape asks for {self.count}")
+            size = int.from_bytes(data[at:begin], "little")
+            at = begin + size
+            if at > len(data):
+                there = f"and {len(data) - begin} are there"
+                raise InvalidRequest(f"element {number} of {title} is said to have {size} bytes, {there}")
+            found.append(bytes(data[begin:at]))
+        if at != len(data):
+            raise InvalidRequest(f"{title} has {len(data) - at} bytes behind the {self.count} elements of its shape")
+        return elements_of(self.input, found)
+
+
+def elements_of(given: RawInput, elements: Sequence[bytes]) -> Sequence[Raw]:
+    """Return elements that came as bytes as what they are. Raises `InvalidRequest` for a text that is no UTF-8."""
+    if given.media is not Media.TEXT:
+        return elements
+    found = []
+    for number, element in enumerate(elements):
+        try:
+            found.append(element.decode())
+        except UnicodeDecodeError as error:
+            told = f"no UTF-8 at byte {error.start}: encode it as that"
+            raise InvalidRequest(f"element {number} of input {given.name!r} is {told}") from None
+    return found
+
+
+def elements_from_json(given: RawInput, count: int, data: bytes, *, base64: bool) -> Sequence[Raw]:
+    """Return the elements of a JSON array of strings, flat or with each in an array of its own.
+
+    JSON has no bytes: those of a picture or a sound come in `base64`. Raises `InvalidRequest`.
+    """
+    title = f"input {given.name!r}"
+    if given.media is not Media.TEXT and not base64:
+        raise InvalidRequest(
+            f"{title} is a {given.media}, and JSON has no bytes: send it as binary data, or as base64 with the input's "
+            'parameter {"content_type": "base64"}'
+        )
+    if (data.count(b'"') - data.count(rb"\"")) // 2 > count:  # before any is made; a text may have commas
+        raise InvalidRequest(f"{title} has more elements than its shape asks for: {count}")
+    try:
+        found = [one for (one,) in NESTED_TEXTS.decode(data)] if NESTED.match(data) else TEXTS.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{title} has data that are not BYTES: {error}") from None
+    if len(found) != count:
+        raise InvalidRequest(f"{title} has {len(found)} elements: its shape asks for {count}")
+    if not base64:
+        return found
+    decoded = []
+    for number, element in enumerate(found):
+        try:
+            decoded.append(b64decode(element, validate=True))
+        except ValueError:
+            raise InvalidRequest(f"element {number} of {title} is no base64: encode it so, with padding") from None
+    return elements_of(given, decoded)
+
+
 class CallInput(msgspec.Struct, frozen=True):
     """An input that fits the model. Its data are in `rows`, or in shared memory at `place`.
 
@@ -211,12 +297,28 @@ class CallOutput(msgspec.Struct, frozen=True):
     place: Place | None = None
 
 
+class Terms(msgspec.Struct, frozen=True):
+    """What a call says of itself, whatever it asks for. Its time counts from when it `began`, on `time.monotonic()`.
+
+    `timeout`, `priority` and `waited` are those of `Call`.
+    """
+
+    id: str = ""
+    timeout: int = 0
+    priority: int = 0
+    waited: float = 0.0
+    began: float = msgspec.field(default_factory=time.monotonic)
+
+
 class Call(msgspec.Struct, frozen=True):
     """A checked infer call of `rows` rows; `inputs` are in the order in which their bytes follow.
 
     `dims` are the sizes of the model's named dimensions in all of its rows.
     `size` is the number of bytes that its body must have. `timeout` is in microseconds, 0 for the default. `priority` 1
     goes first, 0 is the default. `waited` is how many seconds of its time were gone when it came.
+
+    A call with `raw` inputs has no others; what is too long in them is cut where it may `truncate`. `preprocessor` is
+    what has made the rows of its `inputs`, where they were made of raw ones.
     """
 
     inputs: tuple[CallInput, ...]
@@ -228,9 +330,15 @@ class Call(msgspec.Struct, frozen=True):
     priority: int = 0
     waited: float = 0.0
     dims: Mapping[str, int] = NO_DIMS
+    raw: tuple[RawElements, ...] = ()
+    truncate: bool = False
+    preprocessor: Preprocessor | None = None
 
 
-def with_time_waited(call: Call, said: str | bytes | None) -> Call:
+Said = TypeVar("Said", Call, Terms)
+
+
+def with_time_waited(call: Said, said: str | bytes | None) -> Said:
     """Return the call with the time that its caller says it has waited, if it says so. Raises `InvalidRequest`."""
     if not said:
         return call
@@ -252,10 +360,11 @@ class Calls:
     def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
         self.inputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.inputs}
-        self.outputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.outputs}
+        self.outputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor, spec.about.labels) for tensor in spec.outputs}
         self._all = [
             tuple([CallOutput(tensor, binary) for tensor in self.outputs.values()]) for binary in (False, True)
         ]
+        self.raw = {one.name: one for one in spec.about.raw}
         self._limits = limits
         self._regions = regions or Regions()
         self._matched = lru_cache(SHAPES)(self._match)  # clients send the same few shapes
@@ -296,6 +405,45 @@ class Calls:
             raise InvalidRequest(f"input {missing!r} is missing: {self.spec.name!r} needs {list(self.inputs)}")
         dims = self.dims(tuple([(name, tuple(shape)) for name, _, shape in given])) if varies else NO_DIMS
         return list(found.values()), rows, dims
+
+    def has_raw(self, given: Iterable[tuple[str, str]]) -> bool:
+        """Tell whether a call with inputs of these names and datatypes has raw ones."""
+        return any(name in self.raw and (kind == BYTES or name not in self.inputs) for name, kind in given)
+
+    def match_raw(self, given: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[list[RawInput], int]:
+        """Return the raw input for each that is given by name, datatype and shape, and the number of rows."""
+        found: dict[str, RawInput] = {}
+        rows, most = 0, most_rows(self.spec, self._limits)
+        for name, datatype, shape in given:
+            one = self.raw.get(name)
+            if one is None:
+                beside = f"{list(self.raw)} take the place of {list(self.inputs)}"
+                raise InvalidRequest(
+                    f"{self.spec.name!r} has no input {name!r:.100} beside those that it reads: {beside}"
+                )
+            if name in found:
+                raise InvalidRequest(f"input {name!r} is given twice")
+            if datatype != BYTES:
+                raise InvalidRequest(f"input {name!r} is {datatype!r:.40}: it must be {BYTES}")
+            if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
+                raise InvalidRequest(f"input {name!r} has shape {list(shape)!s:.80}: it must be [-1, 1] or [-1]")
+            if not 1 <= shape[0] <= most:
+                raise InvalidRequest(f"input {name!r} has a batch of {shape[0]!s:.40} rows: send 1 to {most}")
+            if found and shape[0] != rows:
+                raise InvalidRequest(f"input {name!r} has a batch of {shape[0]} rows, the one before it {rows}")
+            rows = shape[0]
+            found[name] = one
+        missing = [one.name for one in self.raw.values() if not one.optional and one.name not in found]
+        if missing:
+            raise InvalidRequest(f"input {missing[0]!r} is missing: {self.spec.name!r} reads {list(self.raw)}")
+        return list(found.values()), rows
+
+    def check_element_bytes(self, size: int) -> None:
+        """Raise `TooLarge` for raw inputs that have more bytes in all than a call may have."""
+        if size > self._limits.element_bytes:
+            raise TooLarge(
+                f"the call has {size} bytes to read, more than {self._limits.element_bytes}: send fewer rows"
+            )
 
     def place(self, reference: Reference, tensor: Tensor, shape: Sequence[int]) -> Place:
         """Return where in shared memory an input of this shape lies; the shape must have been checked."""
@@ -344,5 +492,7 @@ def check_schedule(timeout: int, priority: int, sequence_id: object) -> None:
 def _known(tensors: Mapping[str, Tensor], name: str, kind: str, spec: ModelSpec) -> Tensor:
     tensor = tensors.get(name)
     if tensor is None:
-        raise InvalidRequest(f"{spec.name!r} has no {kind} {name!r:.100}: it has {list(tensors)}")
+        read = [one.name for one in spec.about.raw] if kind == "input" else []
+        instead = f", or {read} in their place" if read else ""
+        raise InvalidRequest(f"{spec.name!r} has no {kind} {name!r:.100}: it has {list(tensors)}{instead}")
     return tensor

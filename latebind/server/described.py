@@ -29,9 +29,10 @@ class TensorParameters(msgspec.Struct, gc=False):
 
 
 class InputParameters(TensorParameters, gc=False):
-    """The parameters of an input."""
+    """The parameters of an input; its `content_type` is "base64" where JSON has bytes."""
 
     binary_data_size: int | None = None
+    content_type: str | None = None
 
 
 class OutputParameters(TensorParameters, gc=False):
@@ -45,12 +46,16 @@ NO_WISHES = OutputParameters()
 
 
 class RequestParameters(msgspec.Struct, gc=False):
-    """The parameters of a request; unknown ones are ignored. `timeout` is in microseconds, 0 for the default."""
+    """The parameters of a request; unknown ones are ignored. `timeout` is in microseconds, 0 for the default.
+
+    Texts that are too long are cut where they may be (`truncate`).
+    """
 
     timeout: int = 0
     binary_data_output: bool = False
     priority: int = 0
     sequence_id: int | str = 0
+    truncate: bool = False
 
 
 NO_PARAMETERS = RequestParameters()

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.server.calls import DATATYPES
+from latebind.server.calls import BYTES, DATATYPES
 from latebind.server.gateway import ModelMetrics, Snapshot, StepAnswer
 
 ENSEMBLE = "ensemble"  # the protocol's word for a query
@@ -21,16 +21,17 @@ def platform(spec: ModelSpec) -> str:
 
 
 def metadata(spec: ModelSpec) -> dict[str, object]:
-    """Return the protocol's description of a model; -1 stands for the batch, and for what varies from row to row."""
-    return {
-        "name": spec.name,
-        "versions": [spec.version],
-        "platform": platform(spec),
-        **{
-            kind: [{"name": one.name, "datatype": DATATYPES[one.dtype], "shape": [-1, *_dims(one)]} for one in tensors]
-            for kind, tensors in (("inputs", spec.inputs), ("outputs", spec.outputs))
-        },
-    }
+    """Return the protocol's description of a model; -1 stands for the batch, and for what varies from row to row.
+
+    Where a model has raw inputs, these are its inputs; its own are in its configuration.
+    """
+    inputs, outputs = [
+        [{"name": one.name, "datatype": DATATYPES[one.dtype], "shape": [-1, *_dims(one)]} for one in tensors]
+        for tensors in (spec.inputs, spec.outputs)
+    ]
+    raw = [{"name": one.name, "datatype": BYTES, "shape": [-1, 1]} for one in spec.about.raw]
+    about = {"name": spec.name, "versions": [spec.version], "platform": platform(spec)}
+    return {**about, "inputs": raw or inputs, "outputs": outputs}
 
 
 def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int) -> dict[str, object]:
@@ -38,8 +39,8 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
 
     Fields and values are those of Triton's `model_config.proto`; perf_analyzer needs `model_transaction_policy`,
     `response_cache` and one kind of scheduling. In the configuration of a query, a step is listed once for each model
-    that may answer it. Tensors are named as `StepSpec` names them. `parameters` say the
-    ranges of named dimensions.
+    that may answer it. Tensors are named as `StepSpec` names them. `parameters` say the ranges of named dimensions, and
+    of a model with raw inputs which tensors it takes in their place.
     """
     config: dict[str, object] = {
         "name": spec.name,
@@ -55,8 +56,15 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
-    if spec.dims:
-        config["parameters"] = {dim.name: {"string_value": dim.written()} for dim in spec.dims}
+    told = {dim.name: dim.written() for dim in spec.dims}
+    if spec.about.raw:
+        config["input"] = [
+            {"name": one.name, "data_type": "TYPE_STRING", "dims": [1], **({"optional": True} if one.optional else {})}
+            for one in spec.about.raw
+        ]
+        told |= {one.name: f"{DATATYPES[one.dtype]} {[-1, *_dims(one)]}" for one in spec.inputs}
+    if told:
+        config["parameters"] = {name: {"string_value": value} for name, value in told.items()}
     if spec.steps:
         config["ensemble_scheduling"] = {"step": _steps(spec, {model.name: model for model in models})}
     else:

@@ -66,7 +66,7 @@ class Frontend:
             gateway,
             deadline=self._config.deadline,
             deadlines=deadlines,
-            longest=self._limits.deadline,
+            limits=self._limits,
             show_exit=self._config.show_exit,
             observer=observer,
             trace_rate=trace_rate,
@@ -149,7 +149,7 @@ class Frontend:
         await self._closing
         if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
-        await self._service.tracing.close()
+        await self._service.close()
         be_usual()
 
     async def __aenter__(self) -> Self:

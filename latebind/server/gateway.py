@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
+from latebind.preprocessing.preprocessor import Preprocessor
 
 Array: TypeAlias = NDArray[Any]
 NO_DIMS: Mapping[str, int] = {}
@@ -206,6 +207,12 @@ class Gateway(Protocol):
 
     def ready(self, model: str | None = None) -> bool:
         """Tell whether requests for `model`, or for every model, can be answered."""
+
+    def preprocessor(self, model: str) -> Preprocessor | None:
+        """Return what makes rows of the raw inputs of a model in `models`; None of one that takes tensors alone."""
+
+    def places(self, model: str) -> int:
+        """Return how many rows of a model in `models` there may be at once: no call has more."""
 
     async def claim(
         self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS

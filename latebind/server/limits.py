@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from latebind.domain.errors import TooLarge, Unavailable, UserError
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import ModelSpec, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,10 @@ class Limits:
     `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which reads a whole request before
     anybody sees it, all their bytes; over HTTP those that have to be collected before they can be read, such as JSON.
     Each has this bound for itself. `calls` are those over gRPC at once, `stream_calls` those on one stream.
+
+    A call with texts, pictures or sounds has at most `elements` of them, of `element_bytes` in all, and so many that
+    the rows made of them, and their answers, take at most `made_bytes`; `max_rows` are always allowed. Long ones are
+    made by `preparing` threads, for at most `preparing_calls` calls that have begun or wait.
     """
 
     body_bytes: int = 64 << 20
@@ -43,12 +47,23 @@ class Limits:
     calls: int = 1024
     stream_calls: int = 32
     held_bytes: int = 1 << 30
+    elements: int = 2048
+    element_bytes: int = 32 << 20
+    made_bytes: int = 256 << 20
+    preparing: int = 2
+    preparing_calls: int = 64
 
 
 def body_too_large(limits: Limits) -> TooLarge:
     """Return the error for a body past its limit."""
     most = limits.body_bytes
     return TooLarge(f"the body has more than {most} bytes: send fewer rows in a call, or name them in shared memory")
+
+
+def most_rows(spec: ModelSpec, limits: Limits) -> int:
+    """Return how many rows a call with raw inputs may have."""
+    largest = max(sum(tensor.row_bytes for tensor in tensors) for tensors in (spec.inputs, spec.outputs))
+    return max(limits.max_rows, min(limits.elements, limits.made_bytes // max(1, largest)))
 
 
 def too_large_a_row(inputs: Iterable[TensorSpec], limits: Limits | None = None) -> str:

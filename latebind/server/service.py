@@ -5,17 +5,20 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
+from msgspec import structs
 
 from latebind import __version__
 from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
 from latebind.domain.model import ModelSpec
 from latebind.domain.wording import instead
 from latebind.logs import REQUEST
-from latebind.server.calls import Call, CallOutput
+from latebind.preprocessing.preprocessor import Prepared, Preprocessor
+from latebind.server.calls import BYTES, Call, CallInput, CallOutput, Tensor, Terms
 from latebind.server.description import statistics, steps_as_parameters
+from latebind.server.each import Part, check_alike, joined, one_by_one, parts_of, write
 from latebind.server.gateway import (
     AdaptationFigures,
     Answer,
@@ -26,6 +29,8 @@ from latebind.server.gateway import (
     IndexEntry,
     Observer,
 )
+from latebind.server.limits import Limits
+from latebind.server.preparing import Given, Preparing, Reading, check
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
 from latebind.server.streaming import stream
@@ -45,16 +50,22 @@ MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # only
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
 NOT_ANSWERING = "the engine stands still, or another one is starting: ask again later"
 MICROSECOND = 1e-6
-TEXTS: Final = "BYTES"
 NOT_FOLLOWED: AbstractContextManager[None] = nullcontext()
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
 
 
+class Superseded(Unavailable):
+    """A call that was made for a version which another has replaced meanwhile."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} became another while this request came: ask what it takes and send it again")
+
+
 class Service:
     """Answers calls for the engine behind `gateway`.
 
-    A call's deadline is its own time-out, at most `longest` seconds, or else that of its model in `deadlines`, or else
+    A call's deadline is its own time-out, at most `limits.deadline`, or else that of its model in `deadlines`, or else
     `deadline`. The service reads `deadlines` at each call, so they may change. `catalogue` knows every model of the
     repository, also those that are not served; clients may load and unload models only where `manage` is true. A share
     `trace_rate` of all calls is traced, and every call whose caller's own trace is sampled; `export` gets each finished
@@ -68,7 +79,7 @@ class Service:
         *,
         deadline: float = 1.0,
         deadlines: Mapping[str, float] | None = None,
-        longest: float = 3600.0,
+        limits: Limits | None = None,
         show_exit: bool = True,
         observer: Observer | None = None,
         trace_rate: float = 0.0,
@@ -82,9 +93,10 @@ class Service:
         self.log = Log()
         self.gateway = gateway
         self.tracing = Tracing(gateway.traces, self._trace_settings, export=export)
-        self._deadline = deadline
+        self._default = deadline
         self._deadlines = {} if deadlines is None else deadlines
-        self._longest = longest
+        self._limits = limits or Limits()
+        self._preparing = Preparing(self._limits)
         self._show_exit = show_exit
         self._observer = observer
         self._catalogue = catalogue
@@ -192,11 +204,170 @@ class Service:
             except BaseException:
                 claim.release()
                 raise
+        self._give_back(claim, answer)
+        return answer
+
+    async def prepare(
+        self,
+        spec: ModelSpec,
+        given: Given,
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        terms: Terms | None = None,
+    ) -> list[Prepared]:
+        """Return the rows that a model takes of its raw inputs: for each, an element for every row.
+
+        For `truncate` and `prompt` see `Preprocessor.prepare`. Waiting ends with the time that `terms` give. Raises
+        `InvalidRequest` and `TooLarge` for what cannot be read, `Refused`, `Expired` and `Superseded`.
+        """
+        preprocessor = self.gateway.preprocessor(spec.name)
+        if self.gateway.models.get(spec.name) is not spec:
+            raise Superseded(spec.name)
+        if preprocessor is None:
+            raise InvalidRequest(f"{spec.name!r} takes tensors alone: {[tensor.name for tensor in spec.inputs]}")
+        sizes = check(spec, preprocessor.raw, given, self._limits)
+        how = Reading(truncate, prompt)
+        return await self._preparing.rows(
+            preprocessor, given, sizes, how, deadline=self._deadline(spec, terms or Terms())
+        )
+
+    async def infer_each(
+        self,
+        spec: ModelSpec,
+        rows: Sequence[Prepared],
+        terms: Terms,
+        version: str | None = None,
+        parent: str = "",
+    ) -> list[Answer]:
+        """Return an answer for each of some rows, which may differ in size; each is that of a call of one row.
+
+        All are answered, by the deadline that `terms` give, or the call fails with the first that is not, and the
+        others are cancelled. All are answered by one version: where another takes over in between, all are sent once
+        more. `rows` that `prepare` made are those of this `spec`. `version` and `parent` are those of `infer`, and so
+        is what is raised; `Superseded` where the version that took over reads raw inputs in another way.
+        """
+        preprocessor = self.gateway.preprocessor(spec.name)
+        if preprocessor is not None and self.gateway.models.get(spec.name) is not spec:
+            raise Superseded(spec.name)
+        parts = parts_of(spec, rows, max(1, min(spec.max_batch, self.gateway.places(spec.name))))
+        with self._followed(spec, Call((), len(rows), (), id=terms.id), parent) as followed:
+            sending = Sending(spec, version, preprocessor, self._deadline(spec, terms), terms.priority, followed)
+            if len(parts) == 1:
+                claim = await self._claim_part(sending, parts[0], rows)
+                return one_by_one(await self._answered(claim, sending), spec.outputs)
+            try:
+                return await self._all_answered(sending, parts, rows)
+            except Superseded:
+                return await self._all_answered(sending, parts, rows)
+
+    async def infer_raw(
+        self, spec: ModelSpec, call: Call, given: Given, version: str | None = None, parent: str = ""
+    ) -> tuple[Answer, list[Prepared]]:
+        """Answer a call with raw inputs, of which it says all but what is `given`; return its rows too.
+
+        If another version takes over meanwhile, all is done once more, by that. For the rest see `prepare` and
+        `infer_each`; raises `InvalidRequest` too where answers differ in size, so that they cannot be sent together.
+        """
+        terms = Terms(call.id, call.timeout, call.priority, call.waited)
+        try:
+            return await self._read_and_answered(spec, call, given, terms, version, parent)
+        except Superseded:
+            there = self.model(spec.name, version)
+            self._check_version(there, spec, version, None)
+            if there.about.raw != spec.about.raw:
+                raise
+            return await self._read_and_answered(there, call, given, terms, version, parent)
+
+    async def _read_and_answered(
+        self, spec: ModelSpec, call: Call, given: Given, terms: Terms, version: str | None, parent: str
+    ) -> tuple[Answer, list[Prepared]]:
+        rows = await self.prepare(spec, given, truncate=call.truncate, terms=terms)
+        wanted = {one.tensor.name for one in call.wanted}
+        outputs = [tensor for tensor in spec.outputs if tensor.name in wanted]
+        check_alike(rows, outputs)
+        return joined(await self.infer_each(spec, rows, terms, version, parent), outputs), rows
+
+    async def prepared(self, spec: ModelSpec, call: Call, given: Given) -> tuple[Call, list[Prepared]]:
+        """Return a call of one row with raw inputs as one with the tensors that are made of them, and its row."""
+        terms, preprocessor = Terms(timeout=call.timeout, waited=call.waited), self.gateway.preprocessor(spec.name)
+        rows = await self.prepare(spec, given, truncate=call.truncate, terms=terms)
+        (part,) = parts_of(spec, rows, 1)
+        inputs = tuple([CallInput(Tensor(one), (), rows[0].tensors[one.name][np.newaxis]) for one in spec.inputs])
+        waited = call.waited + time.monotonic() - terms.began
+        return structs.replace(
+            call, inputs=inputs, raw=(), dims=part.dims, waited=waited, preprocessor=preprocessor
+        ), rows
+
+    async def _all_answered(self, sending: "Sending", parts: Sequence[Part], rows: Sequence[Prepared]) -> list[Answer]:
+        """Return the answers to rows in several parts.
+
+        A part waits for its slots while others are with the engine, and none waits that holds any: so calls do not wait
+        for each other. One part waits at a time: a call takes one place in line, however many rows it has.
+        """
+        held: set[Claim] = set()  # claims that are to be released here if nobody else has
+        tasks: list[asyncio.Task[Answer]] = []
+        there: ModelSpec | None = None
+        new = 0  # rows since the event loop had a turn
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in parts:
+                    claim = await self._claim_part(sending, part, rows)
+                    held.add(claim)
+                    if there is None:
+                        there = claim.spec
+                    elif claim.spec is not there and claim.spec != there:
+                        raise Superseded(there.name)
+                    tasks.append(group.create_task(self._answered(claim, sending, held)))
+                    new += len(part.rows)
+                    if new >= sending.spec.max_batch:  # a batch is complete: it goes to the engine now
+                        new = 0
+                        await asyncio.sleep(0)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            for claim in held:
+                claim.release()
+        found: list[Answer | None] = [None] * len(rows)
+        for part, task in zip(parts, tasks, strict=True):
+            for number, answer in zip(part.rows, one_by_one(task.result(), sending.spec.outputs), strict=True):
+                found[number] = answer
+        return cast(list[Answer], found)
+
+    async def _claim_part(self, sending: "Sending", part: Part, rows: Sequence[Prepared]) -> Claim:
+        """Return the slots of a part, filled."""
+        name, count = sending.spec.name, len(part.rows)
+        claim = await self.gateway.claim(
+            name, count, deadline=sending.deadline, priority=sending.priority, dims=part.dims
+        )
+        try:
+            if claim.spec is not sending.spec:
+                self._check_version(claim.spec, sending.spec, sending.version, sending.preprocessor)
+            write(part, rows, claim.rows)
+        except BaseException:
+            claim.release()
+            raise
+        return claim
+
+    async def _answered(self, claim: Claim, sending: "Sending", held: set[Claim] | None = None) -> Answer:
+        """Send a filled claim, which is released then, and return its answer."""
+        if held is not None:
+            held.discard(claim)
+        trace = 0 if sending.followed is None else sending.followed.sends()
+        try:
+            answer = await claim.send(deadline=sending.deadline, priority=sending.priority, trace=trace)
+        except BaseException:
+            claim.release()
+            raise
+        self._give_back(claim, answer)
+        return answer
+
+    def _give_back(self, claim: Claim, answer: Answer) -> None:
+        """Release the slots of an answered call, once an observer has seen them."""
         if self._observer is None:
             claim.release()
         else:  # it sees rows and answer while the slots hold them, once the reply has been sent
             asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer)
-        return answer
 
     def stream(
         self, spec: ModelSpec, call: Call, fill: Fill, *, version: str | None = None, parent: str = ""
@@ -224,31 +395,59 @@ class Service:
             return NOT_FOLLOWED
         return self.tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent, dims=call.dims)
 
+    def _seconds(self, spec: ModelSpec, timeout: int) -> float:
+        """Return how many seconds a call has in all."""
+        if timeout:
+            return min(timeout * MICROSECOND, self._limits.deadline)
+        return self._deadlines.get(spec.name, self._default)
+
+    def _deadline(self, spec: ModelSpec, terms: Terms) -> float:
+        """Return the deadline of a call, in seconds of `time.monotonic()`."""
+        return terms.began + self._seconds(spec, terms.timeout) - terms.waited
+
     async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
         """Return the slots of a call, filled, and its deadline."""
-        if call.timeout:
-            seconds = min(call.timeout * MICROSECOND, self._longest)
-        else:
-            seconds = self._deadlines.get(spec.name, self._deadline)
-        deadline = time.monotonic() + seconds - call.waited
+        deadline = time.monotonic() + self._seconds(spec, call.timeout) - call.waited
         claim = await self.gateway.claim(
             spec.name, call.rows, deadline=deadline, priority=call.priority, dims=call.dims
         )
         try:
-            there = claim.spec
-            if there is not spec:  # another version has replaced the one that the call was made for
-                if version is not None and version != there.version:
-                    raise _no_version(there, version)
-                if (spec.inputs, spec.outputs, spec.dims) != (there.inputs, there.outputs, there.dims):
-                    raise Unavailable(
-                        f"{there.name} became another while this request came: ask what it takes and send it again"
-                    )
+            if claim.spec is not spec:
+                self._check_version(claim.spec, spec, version, call.preprocessor)
             begun = time.monotonic()
             await fill(claim.rows)
         except BaseException:
             claim.release()
             raise
         return claim, deadline + time.monotonic() - begun
+
+    def _check_version(
+        self, there: ModelSpec, spec: ModelSpec, version: str | None, preprocessor: Preprocessor | None
+    ) -> None:
+        """Raise unless a version that has replaced `spec` may answer: it takes the same, made of the same raw inputs.
+
+        Raises `NotFound` and `Superseded`.
+        """
+        if version is not None and version != there.version:
+            raise _no_version(there, version)
+        if (spec.inputs, spec.outputs, spec.dims) != (there.inputs, there.outputs, there.dims):
+            raise Superseded(there.name)
+        if preprocessor is not None and self.gateway.preprocessor(there.name) is not preprocessor:
+            raise Superseded(there.name)
+
+    def reading_parameters(self, rows: Sequence[Prepared]) -> dict[str, object]:
+        """Return the parameters of a reply that say what was read: the tokens of each row, and whether it was cut."""
+        found: dict[str, list[int] | list[bool]] = {}
+        if any(row.used for row in rows):
+            found["tokens"] = [row.used for row in rows]
+        if any(row.cut for row in rows):
+            found["truncated"] = [row.cut > 0 for row in rows]
+        return {name: told[0] if len(told) == 1 else told for name, told in found.items()}
+
+    async def close(self) -> None:
+        """Collect the last traces, and end what the service has started."""
+        await self.tracing.close()
+        self._preparing.close()
 
     def reply_parameters(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
         """Return the parameters of a reply: where each row left or, for a query, which steps ran.
@@ -318,6 +517,17 @@ def _no_version(spec: ModelSpec, version: str) -> NotFound:
     return NotFound(f"model {spec.name!r} has no version {version!r:.40}: it has {spec.version}")
 
 
+class Sending(NamedTuple):
+    """What all parts of a call have in common; `preprocessor` made its rows, of the raw inputs of `spec`."""
+
+    spec: ModelSpec
+    version: str | None
+    preprocessor: Preprocessor | None
+    deadline: float
+    priority: int
+    followed: TracedCall | None
+
+
 # What a client gets of an answer -------------------------------------------------------------------------------------
 
 
@@ -343,24 +553,27 @@ class Result(NamedTuple):
 def result(wanted: CallOutput, answer: Answer) -> Result:
     """Return one output of an answer in the form that the client wants: its values, or the best classes.
 
-    Classes are texts "value:index", as in the protocol's classification extension (datatype BYTES).
+    Classes are texts "value:index", or "value:index:label" where the model has labels, as in the protocol's
+    classification extension (datatype BYTES).
     """
     tensor = wanted.tensor
     array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
     if not wanted.classes:
         return Result(tensor.datatype, array.shape, array)
-    rows = best_classes(array, wanted.classes)
-    return Result(TEXTS, (len(rows), len(rows[0])), [text for row in rows for text in row])
+    rows = best_classes(array, wanted.classes, tensor.labels)
+    return Result(BYTES, (len(rows), len(rows[0])), [text for row in rows for text in row])
 
 
-def best_classes(array: Array, count: int) -> list[list[str]]:
+def best_classes(array: Array, count: int, labels: Sequence[str] = ()) -> list[list[str]]:
     """Return the `count` largest values of each row of `(N, ...)` with their indices, the best first, NaN last.
 
-    Of equal values, the one with the lower index comes first. A row with fewer values returns all of them.
+    Their labels follow, if there are any. Of equal values, the one with the lower index comes first. A row with fewer
+    values returns all of them.
     """
     form = "f" if array.dtype.kind == "f" else "d"
     rows = array.reshape(len(array), -1)
-    return [[f"{row[index]:{form}}:{index}" for index in _best(row, count)] for row in rows]
+    told = [f":{label}" for label in labels] or [""] * rows.shape[1]
+    return [[f"{row[index]:{form}}:{index}{told[index]}" for index in _best(row, count)] for row in rows]
 
 
 def _best(row: Array, count: int) -> list[int]:

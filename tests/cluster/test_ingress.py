@@ -32,6 +32,7 @@ from tests.server.rpc.conftest import X, tensor
 from tests.server.rpc.conftest import request as message
 from tests.server.taking import arriving
 from tests.server.test_frontend import STUCK_CALL
+from tests.server.words import numbers
 
 STUCK = "/v2/models/stuck/infer"
 ONE = {"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}
@@ -69,6 +70,21 @@ def test_a_call_is_answered_as_a_replica_answers_it(cluster: Small, stub: Any) -
     assert answer.get_response().id == "mine"
     assert stub.get_model_metadata("double").name == "double"
     assert stub.is_server_ready()
+
+
+def test_texts_are_passed_on_and_read_by_the_replica_that_answers(cluster: Small, stub: Any) -> None:
+    right = [[sum(numbers(text)), len(numbers(text)), -sum(numbers(text))] for text in ("a b c", "d")]
+    texts = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a b c", "d"]}
+    reply = cluster.call("POST", "/v2/models/reads/infer", body(texts, outputs=[{"name": "scores"}])).json()
+    assert np.array(reply["outputs"][0]["data"]).reshape(2, 3).tolist() == right
+    assert reply["parameters"]["tokens"] == [3, 1]
+    given = triton_grpc.InferInput("text", [2], "BYTES")
+    given.set_data_from_numpy(np.array(["a b c", "d"], np.object_))
+    wanted = [triton_grpc.InferRequestedOutput("scores")]
+    assert stub.infer("reads", [given], outputs=wanted).as_numpy("scores").tolist() == right
+    picture = cluster.call("POST", "/v2/models/views/infer", b"\1\2\3\4", {"Inference-Header-Content-Length": "0"})
+    assert np.frombuffer(picture.body[-16:], np.float32).tolist() == [2, 4, 6, 8]
+    assert cluster.call("GET", "/v2/models/reads").json()["inputs"][0]["datatype"] == "BYTES"
 
 
 @pytest.mark.parametrize("length", [1, 5, 9])

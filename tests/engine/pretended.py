@@ -18,7 +18,9 @@ from latebind.domain.model import ModelSpec
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder, InUse
+from latebind.engine.preprocessors import Opens, open_preprocessor
 from latebind.forks.client import ForkServer
+from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.program.stored import read_model
 from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
@@ -68,6 +70,7 @@ class Pretended:
         self.order: list[str] = []
         self.deadlines: Mapping[str, float] = {}
         self.too_large: Mapping[str, str] = {}
+        self.preprocessors: Mapping[str, Preprocessor] = {}
         self.caches: dict[str, InUse] = {}
         self.on_lost: Callable[[], None] | None = None
         self.owes_answer = 0.0
@@ -174,14 +177,16 @@ class Shop:
 
 
 @asynccontextmanager
-async def open_shop(place: Path, monkeypatch: pytest.MonkeyPatch, names: Sequence[str] = ()) -> AsyncIterator[Shop]:
+async def open_shop(
+    place: Path, monkeypatch: pytest.MonkeyPatch, names: Sequence[str] = (), opens: Opens = open_preprocessor
+) -> AsyncIterator[Shop]:
     """Serve a repository, or these `names` of it."""
     machine, selection = Machine(), Selection(place, names)
     machine.go.set()
     monkeypatch.setattr("latebind.engine.engines.EngineClient.prepare", machine.prepare)
     order = EngineOrder((), EngineConfig(), PolicyConfig(), event_log="events")
     config = GenerationsConfig(crashes=3, within=60.0, back_off=BACK_OFF)
-    engines = await Engines.start(order, selection.first(), cast(ForkServer, None), config)
+    engines = await Engines.start(order, selection.first(), cast(ForkServer, None), config, opens=opens)
     try:
         yield Shop(place, machine, engines, Catalogue(engines, selection))
     finally:

@@ -4,17 +4,20 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 
 from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavailable
-from latebind.domain.model import LENGTH, ModelSpec, StepSpec, TensorSpec
+from latebind.domain.model import LENGTH, About, Activation, ModelSpec, StepSpec, Task, TensorSpec
 from latebind.domain.picture import BatchPicture, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.sizes import Dim
 from latebind.domain.tracing import Span, Trace
+from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.server.gateway import NO_DIMS, Answer, Array, Shown, Snapshot, StepAnswer
+from tests.server.words import LONGEST, RAW, Pixels, Words
 
 Rows = Mapping[str, Array]
 STAGES = 3
@@ -72,6 +75,22 @@ SPECS = (
         [TensorSpec("y", "float32", (2, 9), sizes=(2, "T"))],
         Dim("T", 1, 9),
     ),
+    replace(
+        spec(
+            "reads",
+            [
+                TensorSpec(name, "int64", (LONGEST,), 0, limit, sizes=("L",))
+                for name, limit in (("ids", 100), ("mask", 2))
+            ],
+            [TensorSpec("scores", "float32", (3,)), TensorSpec("tags", "int64", (LONGEST,), sizes=("L",))],
+            Dim("L", 1, LONGEST),
+        ),
+        about=About(Task.CLASSIFY, RAW, ("low", "middle", "high"), Activation.SOFTMAX),
+    ),
+    replace(
+        spec("views", [TensorSpec("pixels", "float32", (4,))], [TensorSpec("y", "float32", (4,))]),
+        about=About(raw=Pixels.raw),
+    ),
     *(one_to_one(name, "float32", 1) for name in ("stuck", "full", "late", "gone", "failing", "crashing")),
     query(
         "traffic",
@@ -91,12 +110,19 @@ def pair(rows: Rows) -> dict[str, Array]:
     return {"sum": rows["a"].sum(axis=(1, 2)).astype(np.float64) + rows["b"].sum(axis=1), "b": rows["b"]}
 
 
+def reads(rows: Rows) -> dict[str, Array]:
+    total, length = (rows["ids"] * rows["mask"]).sum(axis=1), rows["mask"].sum(axis=1)
+    return {"scores": np.stack([total, length, -total], axis=1).astype(np.float32), "tags": rows["ids"]}
+
+
 COMPUTE: dict[str, Callable[[Rows], dict[str, Array]]] = {
     "pair": pair,
     "echo": lambda rows: {"y": rows["x"]},
     "invert": lambda rows: {"y": ~rows["x"]},
     "text": lambda rows: {"y": rows["ids"] * rows["mask"], "length": rows["mask"].sum(axis=1)},
     "picture": lambda rows: {"y": rows["x"][..., : rows["x"].shape[-1] // 2]},
+    "reads": reads,
+    "views": lambda rows: {"y": rows["pixels"] * 2},
 }
 ERRORS: dict[str, Exception] = {
     "full": Refused("the queue of 'full' has 256 requests"),
@@ -117,9 +143,10 @@ class Arithmetic:
     `echo` says its input; to a call that streams, one token for each item of `pace`, where there is a pace. An error in
     it is raised.
 
-    A query takes `STEPS`, only the first for rows that begin below 0.
+    A query takes `STEPS`, only the first for rows that begin below 0. `reads` reads texts (`words`).
 
-    The first row has waited `WAITED` and run `RAN` seconds, the second twice that.
+    There are `slots` places for rows of each model; who claims more than are free waits for some. `claims` are the
+    sizes of all claims so far. The first row has waited `WAITED` and run `RAN` seconds, the second twice that.
     """
 
     def __init__(self, *specs: ModelSpec) -> None:
@@ -136,6 +163,16 @@ class Arithmetic:
         self.deadlines: list[float] = []
         self.pictures = 0
         self.pace: asyncio.Queue[Exception | None] | None = None
+        self.preprocessors: dict[str, Preprocessor] = {"reads": Words(), "views": Pixels()}
+        self.slots = 256
+        self.rows: Counter[str] = Counter()  # that are in places now, by model
+        self.claims: list[tuple[int, dict[str, int]]] = []
+
+    def preprocessor(self, model: str) -> Preprocessor | None:
+        return self.preprocessors.get(model)
+
+    def places(self, model: str) -> int:
+        return self.slots
 
     @property
     def taken(self) -> int:
@@ -162,6 +199,13 @@ class Arithmetic:
     async def claim(
         self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
     ) -> "Places":
+        assert rows <= self.slots
+        while self.rows[model] + rows > self.slots:
+            self._taken_changed.clear()
+            async with asyncio.timeout(deadline - time.monotonic()):
+                await self._taken_changed.wait()
+        self.claims.append((rows, dict(dims)))
+        self.rows[model] += rows
         self.taken += 1
         return Places(self, self.models[model], rows, dims)
 
@@ -215,6 +259,7 @@ class Places:
 
     def __init__(self, gateway: Arithmetic, spec: ModelSpec, rows: int, dims: Mapping[str, int] = NO_DIMS) -> None:
         self._gateway = gateway
+        self.released = False
         self.spec = spec
         self._arrays = {tensor.name: np.empty((rows, *tensor.shape_of(dims)), tensor.dtype) for tensor in spec.inputs}
         self.rows = {name: [array[i, ...] for i in range(rows)] for name, array in self._arrays.items()}
@@ -243,6 +288,9 @@ class Places:
         return ()
 
     def release(self) -> None:
+        assert not self.released, "released twice"
+        self.released = True
+        self._gateway.rows[self.spec.name] -= len(next(iter(self.rows.values())))
         self._gateway.taken -= 1
 
 

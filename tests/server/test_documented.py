@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ import pytest
 from latebind.domain.config import FrontendConfig
 from latebind.domain.model import TensorSpec
 from latebind.domain.sizes import Dim
-from tests.server.arithmetic import COMPUTE, Arithmetic, spec
+from tests.server.arithmetic import COMPUTE, SPECS_BY_NAME, Arithmetic, spec
 from tests.server.conftest import PATIENCE, Site, opened
+from tests.server.words import Pixels, Words
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "protocol.md").read_text()
@@ -40,6 +42,13 @@ TRANSLATOR = spec(
     [TensorSpec("tokens", "int64", (8,), 0, sizes=("length",))],
     Dim("length", 1, 8),
 )
+MINILM, VIT = (replace(SPECS_BY_NAME[reads], name=name) for reads, name in (("reads", "minilm"), ("views", "vit")))
+
+
+def models() -> Arithmetic:
+    gateway = Arithmetic(RESNET, GUARD, TRANSLATOR, MINILM, VIT)
+    gateway.preprocessors = {"minilm": Words(), "vit": Pixels()}
+    return gateway
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +57,9 @@ def documented() -> Iterator[Site]:
         patch.setitem(COMPUTE, "resnet", lambda rows: {"output": np.zeros((len(rows["image"]), 1000), np.float32)})
         patch.setitem(COMPUTE, "guard", lambda rows: {"output": np.zeros((len(rows["input_ids"]), 3), np.float32)})
         patch.setitem(COMPUTE, "translator", lambda rows: {"tokens": rows["tokens"] + 1})
-        with opened(FrontendConfig(port=0, grpc_port=0), gateway=lambda: Arithmetic(RESNET, GUARD, TRANSLATOR)) as site:
+        patch.setitem(COMPUTE, "minilm", COMPUTE["reads"])
+        patch.setitem(COMPUTE, "vit", COMPUTE["views"])
+        with opened(FrontendConfig(port=0, grpc_port=0), gateway=models) as site:
             yield site
 
 
@@ -77,8 +88,8 @@ def test_an_example_in_python_runs_as_it_stands(
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 @pytest.mark.parametrize("example", CURL)
-def test_an_example_with_curl_runs_as_it_stands(documented: Site, example: str) -> None:
-    ran = subprocess.run(
-        [*shlex.split(at(documented, example)), "--fail", "--silent"], capture_output=True, timeout=PATIENCE, check=True
-    )
+def test_an_example_with_curl_runs_as_it_stands(documented: Site, example: str, tmp_path: Path) -> None:
+    (tmp_path / "cat.jpg").write_bytes(b"\1\2\3\4")  # a picture to the small preprocessor
+    words = [*shlex.split(at(documented, example)), "--fail", "--silent"]
+    ran = subprocess.run(words, capture_output=True, timeout=PATIENCE, check=True, cwd=tmp_path)
     assert ran.stdout

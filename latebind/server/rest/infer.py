@@ -16,23 +16,31 @@ import numpy as np
 import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge
-from latebind.domain.model import ModelSpec
+from latebind.domain.model import Media, ModelSpec
+from latebind.preprocessing.preprocessor import Raw
 from latebind.server.calls import (
+    BYTES,
+    LENGTH_BYTES,
     NESTED,
     WAITED_HEADER,
     Call,
     CallInput,
+    CallOutput,
     Calls,
+    RawElements,
     Tensor,
     check_schedule,
+    elements_from_json,
     with_time_waited,
 )
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.described import (
     NO_DATA,
     NO_PARAMETERS,
+    GenerateRequest,
     InferRequest,
     InputTensor,
+    RequestParameters,
     read_generate,
 )
 from latebind.server.gateway import NO_DIMS, Answer, Array
@@ -58,6 +66,7 @@ EVENTS: Headers = (
     (b"x-accel-buffering", b"no"),
 )
 SHORT: Final = 1 << 12  # bytes of JSON
+BASE64: Final = "base64"  # content type of an input whose strings are bytes
 NUMBER: Final = re.compile(rb"[0-9]{1,18}")
 NO_NUMBER: Final = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
 
@@ -92,9 +101,15 @@ async def infer(context: Context, request: Request) -> Reply:
     codec = context.codec(spec)
     call = await read_call(codec, request)
     request.watch()
-    answer = await service.infer(spec, call, partial(fill, call, request), request.version, _parent(fields))
+    if call.raw:
+        given = await read_raw(codec, call, request)
+        answer, rows = await service.infer_raw(spec, call, given, request.version, _parent(fields))
+        parameters = {**service.reply_parameters(spec, answer), **service.reading_parameters(rows)}
+    else:
+        answer = await service.infer(spec, call, partial(fill, call, request), request.version, _parent(fields))
+        parameters = service.reply_parameters(spec, answer)
     waited, ran = service.milliseconds(answer)
-    text, blobs = codec.encode(answer, call, service.reply_parameters(spec, answer))
+    text, blobs = codec.encode(answer, call, parameters)
     if blobs:
         lines = BINARY_LINES % (waited, ran, len(text))
         text = b"".join((text, *blobs))
@@ -111,9 +126,9 @@ async def infer(context: Context, request: Request) -> Reply:
 
 async def generate(context: Context, request: Request) -> Reply:
     """Answer one call of one row with all of its answer."""
-    codec, call, filled = await _read_row(context, request)
+    codec, call, filled, about = await _read_row(context, request)
     answer = await context.service.infer(codec.spec, call, filled, request.version, _parent(request.fields))
-    return Reply(codec.encode_row(answer, call), JSON)
+    return Reply(codec.encode_row(answer, call, about), JSON)
 
 
 async def generate_stream(context: Context, request: Request) -> Reply:
@@ -121,14 +136,14 @@ async def generate_stream(context: Context, request: Request) -> Reply:
 
     What fails before the first piece is an error as usual, what fails later an event with an `error`.
     """
-    codec, call, filled = await _read_row(context, request)
+    codec, call, filled, about = await _read_row(context, request)
     pieces = context.service.stream(codec.spec, call, filled, version=request.version, parent=_parent(request.fields))
     try:
         first = await anext(pieces)
     except BaseException:
         await pieces.aclose()
         raise
-    return Reply(headers=EVENTS, pieces=events(partial(codec.encode_row, call=call), first, pieces))
+    return Reply(headers=EVENTS, pieces=events(partial(codec.encode_row, call=call, about=about), first, pieces))
 
 
 def _parent(fields: Mapping[bytes, bytes]) -> str:
@@ -170,13 +185,35 @@ async def read_call(codec: "Codec", request: Request) -> Call:
     return with_time_waited(call, request.fields.get(WAITED_HEADER))
 
 
-async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill]:
-    """Read a call of one row."""
+async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill, dict[str, object]]:
+    """Read a call of one row; return also what the reply tells of a text that was read for it."""
     codec = context.codec(context.service.model(request.model, request.version))
     call = with_time_waited(codec.decode_row(await request.read()), request.fields.get(WAITED_HEADER))
-    request.release()
     request.watch()
-    return codec, call, partial(fill, call, request)
+    about: dict[str, object] = {}
+    if call.raw:
+        given = await read_raw(codec, call, request)
+        call, rows = await context.service.prepared(codec.spec, call, given)
+        about = context.service.reading_parameters(rows)
+    request.release()
+    return codec, call, partial(fill, call, request), about
+
+
+async def read_raw(codec: "Codec", call: Call, request: Request) -> dict[str, Sequence[Raw]]:
+    """Return the elements of a call's raw inputs, those that follow its JSON too. Raises `InvalidRequest`."""
+    codec.calls.check_element_bytes(sum([one.size - LENGTH_BYTES * one.count for one in call.raw if one.size]))
+    given = {}
+    for one in call.raw:
+        if one.elements is not None:
+            given[one.input.name] = one.elements
+            continue
+        data = await request.read(one.size)
+        if len(data) < one.size:
+            raise _wrong_size(call.size, request.arrived)
+        given[one.input.name] = one.elements_in(data)
+    if await request.available():
+        raise _wrong_size(call.size, "more")
+    return given
 
 
 async def fill(call: Call, request: Request, rows: Mapping[str, Sequence[Array]]) -> None:
@@ -233,6 +270,8 @@ class Codec:
         parameters = request.parameters or NO_PARAMETERS
         check_schedule(parameters.timeout, parameters.priority, parameters.sequence_id)
         wanted = self.calls.wanted(request.outputs or (), binary=parameters.binary_data_output)
+        if self.calls.raw and self.calls.has_raw([(one.name, one.datatype) for one in request.inputs]):
+            return self._raw(request, parameters, wanted, len(text), following)
         tensors, rows, dims = self.calls.match([(one.name, one.datatype, one.shape) for one in request.inputs])
         size = len(text)
         plan = []
@@ -251,12 +290,15 @@ class Codec:
 
     def decode_raw(self, size: int) -> Call:
         """Return the call of a body of `size` bytes without JSON: one row of the only input, all outputs in binary."""
-        inputs = self.calls.inputs
+        inputs, wanted = self.calls.inputs, self.calls.wanted((), binary=True)
+        read = [one for one in self.calls.raw.values() if not one.optional]
+        if len(read) == 1:
+            return Call((), 1, wanted, size, raw=(RawElements(read[0], 1, None, size, bare=True),))
         if len(inputs) != 1:
             raise InvalidRequest(f"a body without JSON fits one input, but {self.spec.name!r} has {len(inputs)}")
         (tensor,) = inputs.values()
         shape = tensor.one_row(size)
-        given, wanted = (CallInput(tensor, shape),), self.calls.wanted((), binary=True)
+        given = (CallInput(tensor, shape),)
         dims = self.calls.dims(((tensor.name, shape),)) if self.calls.varies else NO_DIMS
         return Call(given, 1, wanted, size, dims=dims)
 
@@ -270,10 +312,15 @@ class Codec:
             raise InvalidRequest(f"the JSON is not a generate request: {error}{_hint(text)}") from None
         about = request.parameters or NO_PARAMETERS
         check_schedule(about.timeout, about.priority, about.sequence_id)
-        for tensor in (*self.calls.inputs.values(), *self.calls.outputs.values()):
+        is_raw = self.calls.has_raw(
+            [(name, BYTES if data.startswith(b'"') else "") for name, data in request.inputs.items()]
+        )
+        for tensor in (*(() if is_raw else self.calls.inputs.values()), *self.calls.outputs.values()):
             if not tensor.has_json:
                 stated = f"{tensor.title} is {tensor.datatype}, which has no JSON form"
                 raise InvalidRequest(f"{stated}: ask this model by /infer, which takes and gives binary data")
+        if is_raw:
+            return self._raw_row(request, about)
         rows = {name: self._row(name, data) for name, data in request.inputs.items()}
         tensors, _, dims = self.calls.match((name, datatype, shape) for name, (datatype, shape, _) in rows.items())
         inputs = [
@@ -319,15 +366,69 @@ class Codec:
         reply["outputs"] = outputs
         return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY), blobs
 
-    def encode_row(self, piece: Answer, call: Call) -> bytes:
-        """Return a piece of the answer to a call of one row as JSON, its outputs by name."""
+    def encode_row(self, piece: Answer, call: Call, about: Mapping[str, object]) -> bytes:
+        """Return a piece of the answer to a call of one row as JSON, its outputs by name; `about` are parameters."""
         spec = piece.spec or self.spec
         reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
         if call.id:
             reply["id"] = call.id
+        if about:
+            reply["parameters"] = about
         for wanted in call.wanted:
             reply[wanted.tensor.name] = result(wanted, piece).values[0]
         return orjson.dumps(reply, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    def _raw(
+        self,
+        request: InferRequest,
+        parameters: RequestParameters,
+        wanted: tuple[CallOutput, ...],
+        size: int,
+        following: int | None,
+    ) -> Call:
+        """Return the call with raw inputs that JSON of this `size` describes."""
+        inputs, rows = self.calls.match_raw([(one.name, one.datatype, one.shape) for one in request.inputs])
+        total, plan = size, []
+        for one, given in zip(inputs, request.inputs, strict=True):
+            about = given.parameters
+            if about is not None and about.reference() is not None:
+                raise InvalidRequest(
+                    f"input {one.name!r} is BYTES, which are not read from shared memory: send them along"
+                )
+            follows = None if about is None else about.binary_data_size
+            if (given.data is not NO_DATA) + (follows is not None) != 1:
+                raise InvalidRequest(f"input {one.name!r} must have either data or the parameter binary_data_size")
+            if follows is not None and follows < LENGTH_BYTES * rows:
+                least = f"{rows} elements have {LENGTH_BYTES} bytes each for their lengths alone"
+                raise InvalidRequest(f"input {one.name!r} has a binary_data_size of {follows!s:.40}: {least}")
+            total += follows or 0
+            plan.append((one, given, follows))
+        if following is not None and total != size + following:
+            raise _wrong_size(total, size + following)
+        raw = []
+        for one, given, follows in plan:
+            if follows is not None:
+                raw.append(RawElements(one, rows, None, follows))
+            else:
+                base64 = given.parameters is not None and given.parameters.content_type == BASE64
+                raw.append(RawElements(one, rows, elements_from_json(one, rows, bytes(given.data), base64=base64)))
+        about_call = request.id or "", parameters.timeout, parameters.priority
+        return Call((), rows, wanted, total, *about_call, raw=tuple(raw), truncate=parameters.truncate)
+
+    def _raw_row(self, request: GenerateRequest, about: RequestParameters) -> Call:
+        """Return the call of one row with raw inputs, each given as a string."""
+        listed = {name: b"[%b]" % data for name, data in request.inputs.items()}
+        inputs, _ = self.calls.match_raw([(name, BYTES, (1,)) for name in listed])
+        raw = []
+        for one in inputs:
+            if one.media is not Media.TEXT:
+                raise InvalidRequest(
+                    f"input {one.name!r} is a {one.media}: send it by /infer, as binary data or base64"
+                )
+            raw.append(RawElements(one, 1, elements_from_json(one, 1, listed[one.name], base64=False)))
+        wanted = self.calls.wanted((), binary=False)
+        told = request.id or "", about.timeout, about.priority
+        return Call((), 1, wanted, 0, *told, raw=tuple(raw), truncate=about.truncate)
 
     def _given(self, tensor: Tensor, given: InputTensor) -> CallInput:
         """Return an input that does not follow in binary: its data are in the JSON or in shared memory."""

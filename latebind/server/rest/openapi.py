@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from latebind import __version__
 from latebind.repository.directory import NAME
 from latebind.server.access import Access
+from latebind.server.calls import BYTES as BYTES_TYPE
 from latebind.server.calls import DATATYPES
 from latebind.server.rest.messages import Verb
 from latebind.server.settings import NUMBERS
@@ -75,17 +76,17 @@ BODIES = {
     "execution_count: count, inference_stats: Times, response_stats: Object, batch_stats: [Batch], "
     "memory_usage: [MemoryUse]",
     "Statistics": "model_stats: [ModelStatistics]",
-    "InputParameters": f"binary_data_size?: count, {PLACE}",
+    "InputParameters": f"binary_data_size?: count, content_type?: text, {PLACE}",
     "InputTensor": "name: text, datatype: text, shape: [number], data?: [any], parameters?: InputParameters",
     "OutputParameters": f"binary_data?: truth, classification?: count, {PLACE}",
     "RequestedOutput": "name: text, parameters?: OutputParameters",
-    "RequestParameters": "timeout?: count, priority?: count, binary_data_output?: truth",
+    "RequestParameters": "timeout?: count, priority?: count, binary_data_output?: truth, truncate?: truth",
     "InferRequest": "inputs: [InputTensor], id?: text, outputs?: [RequestedOutput], parameters?: RequestParameters",
     "OutputTensor": "name: text, datatype: text, shape: [number], data?: [any], parameters?: Object",
-    "Schedule": "timeout?: count, priority?: count",
+    "Schedule": "timeout?: count, priority?: count, truncate?: truth",
     "GenerateRequest": "id?: text, parameters?: Schedule",
     "Event": "data: text",  # a server-sent event; its data are a GenerateReply or an Error, as JSON
-    "GenerateReply": "model_name: text, model_version: text, id?: text",
+    "GenerateReply": "model_name: text, model_version: text, id?: text, parameters?: Object",
     "InferReply": "model_name: text, model_version: text, outputs: [OutputTensor], id?: text, parameters?: Object",
     "IndexRequest": "ready?: truth",
     "IndexEntry": "name: text, version?: text, state?: text, reason?: text",
@@ -113,7 +114,7 @@ KINDS: dict[str, Schema] = {
         "description": "-1 first: the batch; -1 behind it: a size that differs from row to row",
     },
     "truth": {"type": "boolean"},
-    "datatype": {"enum": sorted(set(DATATYPES.values()))},
+    "datatype": {"enum": sorted({BYTES_TYPE, *DATATYPES.values()})},
     "trace_level": {"type": "array", "items": {"enum": ["OFF", "TIMESTAMPS"]}},
     **{name: {"type": ["string", "null"], "pattern": f"^(?:{pattern})$"} for name, pattern in NUMBERS.items()},
 }

@@ -17,7 +17,19 @@ import orjson
 
 from latebind.domain.errors import Expired, InvalidRequest, LatebindError, TooLarge, Unavailable
 from latebind.domain.model import ModelSpec
-from latebind.server.calls import WAITED_HEADER, Call, CallInput, Calls, Tensor, check_schedule, with_time_waited
+from latebind.preprocessing.preprocessor import Raw as Element
+from latebind.server.calls import (
+    LENGTH_BYTES,
+    WAITED_HEADER,
+    Call,
+    CallInput,
+    Calls,
+    RawElements,
+    Tensor,
+    check_schedule,
+    elements_of,
+    with_time_waited,
+)
 from latebind.server.described import LONGEST_ID, OutputParameters, RequestedOutput, RequestParameters, TensorParameters
 from latebind.server.faults import for_clients
 from latebind.server.gateway import Answer, Array
@@ -115,8 +127,13 @@ async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
     request, raw = read_request(data, context.limits)
     version = request.model_version or None
     codec, call = _decode(context, request, raw, caller)
-    answer = await context.service.infer(codec.spec, call, partial(_fill, call), version, caller.header(TRACEPARENT))
-    parameters = context.service.reply_parameters(codec.spec, answer)
+    service, parent = context.service, caller.header(TRACEPARENT)
+    if call.raw:
+        answer, rows = await service.infer_raw(codec.spec, call, _elements(call), version, parent)
+        parameters = {**service.reply_parameters(codec.spec, answer), **service.reading_parameters(rows)}
+    else:
+        answer = await service.infer(codec.spec, call, partial(_fill, call), version, parent)
+        parameters = service.reply_parameters(codec.spec, answer)
     if request.parameters and (_is_set(request, FINAL_WANTED) or _is_set(request, STREAM)):
         parameters = {**parameters, FINAL: True}
     return codec.encode(answer, call, parameters)
@@ -126,10 +143,14 @@ async def infer_pieces(context: Context, request: Message, raw: Raw, caller: Cal
     """Answer one call with a response for each piece of its answer."""
     version, parent = request.model_version or None, caller.header(TRACEPARENT)
     codec, call = _decode(context, request, raw, caller)
+    read: dict[str, object] = {}
+    if call.raw:
+        call, rows = await context.service.prepared(codec.spec, call, _elements(call))
+        read = context.service.reading_parameters(rows)
     pieces = context.service.stream(codec.spec, call, partial(_fill, call), version=version, parent=parent)
     async with aclosing(pieces):
         async for piece in pieces:
-            about = context.service.reply_parameters(codec.spec, piece) if piece.complete else {}
+            about = {**context.service.reply_parameters(codec.spec, piece), **read} if piece.complete else {}
             yield codec.encode(piece, call, {**about, FINAL: piece.complete})
 
 
@@ -140,6 +161,11 @@ def _decode(context: Context, request: Message, raw: Raw, caller: Caller) -> tup
         codec = context.codecs[spec.name] = RpcCodec(spec, context.limits, context.service.regions)
     call = codec.decode(request, raw, caller.seconds())
     return codec, with_time_waited(call, caller.header(WAITED_HEADER.decode()))
+
+
+def _elements(call: Call) -> dict[str, Sequence[Element]]:
+    """Return the elements of a call's raw inputs."""
+    return {one.input.name: one.elements or () for one in call.raw}
 
 
 async def _fill(call: Call, rows: Mapping[str, Sequence[Array]]) -> None:
@@ -269,14 +295,18 @@ class RpcCodec:
             if len(one.shape) > MOST_DIMENSIONS:
                 most = f"{MOST_DIMENSIONS} at most"
                 raise InvalidRequest(f"input {one.name!r:.100} has {len(one.shape)} dimensions: {most}")
+        if len(request.id) > LONGEST_ID:
+            raise InvalidRequest(f"the id of the request has {len(request.id)} letters: {LONGEST_ID} at most")
+        schedule = request.id, sooner(about.timeout, seconds), about.priority
+        if self._calls.raw and self._calls.has_raw([(one.name, one.datatype) for one in inputs]):
+            elements, rows = self._raw(inputs, raw)
+            return Call((), rows, wanted, 0, *schedule, raw=elements, truncate=about.truncate)
         tensors, rows, dims = self._calls.match((one.name, one.datatype, one.shape) for one in inputs)
         contents = iter(raw) if raw else None
         given = tuple([self._given(tensor, one, contents) for tensor, one in zip(tensors, inputs, strict=True)])
         if contents is not None and next(contents, None) is not None:
             raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
-        if len(request.id) > LONGEST_ID:
-            raise InvalidRequest(f"the id of the request has {len(request.id)} letters: {LONGEST_ID} at most")
-        return Call(given, rows, wanted, 0, request.id, sooner(about.timeout, seconds), about.priority, dims=dims)
+        return Call(given, rows, wanted, 0, *schedule, dims=dims)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the serialised response with these `parameters` and the outputs that the client wants."""
@@ -293,6 +323,31 @@ class RpcCodec:
             reply.raw_output_contents.append(b"" if wanted.place is not None else found.raw().tobytes())
         written: bytes = reply.SerializeToString()
         return written
+
+    def _raw(self, inputs: Sequence[Message], contents: Raw) -> tuple[tuple[RawElements, ...], int]:
+        """Return raw inputs with their elements, of typed or raw contents, and the number of rows."""
+        found, rows = self._calls.match_raw([(one.name, one.datatype, tuple(one.shape)) for one in inputs])
+        if any(_parameters(one.parameters, TensorParameters).reference() is not None for one in inputs):
+            raise InvalidRequest("BYTES are not read from shared memory: send them along")
+        if contents and len(contents) != len(inputs):
+            raise InvalidRequest(f"raw_input_contents has {len(contents)} entries: {len(inputs)} inputs need as many")
+        self._calls.check_element_bytes(
+            sum(map(len, contents)) - LENGTH_BYTES * rows * len(contents)
+            if contents
+            else sum(len(element) for one in inputs for element in one.contents.bytes_contents)
+        )
+        elements = []
+        for place, (one, given) in enumerate(zip(found, inputs, strict=True)):
+            if contents and given.HasField("contents"):
+                raise InvalidRequest(f"input {one.name!r} has contents and raw_input_contents: send one of them")
+            if contents:
+                read = RawElements(one, rows).elements_in(contents[place])
+            else:
+                read = elements_of(one, list(given.contents.bytes_contents))
+            if len(read) != rows:
+                raise InvalidRequest(f"input {one.name!r} has {len(read)} bytes_contents: its shape asks for {rows}")
+            elements.append(RawElements(one, rows, read))
+        return tuple(elements), rows
 
     def _given(self, tensor: Tensor, given: Message, contents: Iterator[bytes | memoryview] | None) -> CallInput:
         """Return an input: a view of the next raw contents, its typed contents, or its place in shared memory."""

@@ -36,7 +36,7 @@ class Large(Arithmetic):
 
     def __init__(self) -> None:
         super().__init__(BRIGHTNESS)
-        self.places = [Places(self, BRIGHTNESS, rows) for rows in range(SLOTS + 1)]
+        self.claimed = [Places(self, BRIGHTNESS, rows) for rows in range(SLOTS + 1)]
         self.waiting = asyncio.Event()
 
     async def claim(
@@ -46,7 +46,8 @@ class Large(Arithmetic):
             self.waiting.set()
             await self.until_taken(0)
         self.taken += 1
-        return self.places[rows]
+        self.claimed[rows].released = False
+        return self.claimed[rows]
 
 
 @pytest.fixture(autouse=True)

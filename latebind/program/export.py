@@ -149,15 +149,21 @@ def _export_rungs(module: nn.Module, inputs: Tensors, names: Names) -> Exported:
 
 
 def merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str, Tensor]]:
-    """Return graphs over one set of weights: those that are equal in several graphs are there once."""
+    """Return graphs over one set of weights: those that are equal in several graphs are there once.
+
+    Equal are those of one name, and those that lie in one memory under several names.
+    """
     graphs: dict[str, Graph] = {}
     weights: dict[str, Tensor] = {}
+    lies: dict[tuple[Any, ...], str] = {}
     for part, one in exported.items():
         names: dict[str, str] = {}
         for name, tensor in one.weights.items():
             there = weights.get(name)
             same = there is None or (there.shape == tensor.shape and torch.equal(there, tensor))
-            names[name] = name if same else f"{part}.{name}"
+            own = name if same else f"{part}.{name}"
+            place = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+            names[name] = lies.setdefault(place, own) if tensor.numel() else own
             weights[names[name]] = tensor
         graphs[part] = one.graph.map_arguments(
             lambda argument, names=names: Weight(names[argument.name]) if isinstance(argument, Weight) else argument  # type: ignore[misc]

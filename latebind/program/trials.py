@@ -56,7 +56,7 @@ def trials(
     """Return the trials of a graph with inputs `specs`, in ascending magnitude; the first has the `real` rows."""
     run, named = in_eager(graph, weights), specs
     specs = at_size(specs, own_sizes(graph, real[0]))
-    work = _operations(run, real[0])
+    work = operations(run, real[0])
     count, most = next((count, most) for less, count, most in BY_WORK if work <= less)
     if sum(prod(spec.shape) for spec in specs) >= LARGE:
         count = min(count, FEW_ROWS)
@@ -77,7 +77,7 @@ def trials(
     return tuple(found)
 
 
-def _operations(run: StageFunction, rows: Rows) -> int:
+def operations(run: StageFunction, rows: Rows) -> int:
     """Return the multiplications and additions of one row."""
     with FlopCounterMode(display=False) as counted:
         run(*(tensor[:1] for tensor in rows))
@@ -91,7 +91,7 @@ def _of_other_sizes(
     """Return trials of real rows and drawn ones of sizes over the whole range of the named dimensions, if any."""
     if not graph.dims:
         return []
-    work = _operations(in_eager(graph, weights), resized(real, specs, graph.largest))
+    work = operations(in_eager(graph, weights), resized(real, specs, graph.largest))
     sizes, count = next((sizes, rows) for less, sizes, rows in SIZES_BY_WORK if work <= less)
     found = []
     for each in tried_sizes(graph.dims, sizes):

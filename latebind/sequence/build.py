@@ -25,9 +25,10 @@ from latebind.program.build import (
     try_backends,
 )
 from latebind.program.export import runner
-from latebind.program.lengths import tried_sizes
+from latebind.program.lengths import at_size, own_sizes, tried_sizes
 from latebind.program.measure import Profile, this_hardware, time_call, with_batch
 from latebind.program.rows import check_rows
+from latebind.program.trials import operations
 from latebind.program.verify import relative_error
 from latebind.program.whole_numbers import find_limits
 from latebind.sequence.export import (
@@ -55,7 +56,9 @@ from latebind.sequence.stored import write_sequence
 VERIFIED = 16  # rows
 STEPS = 3  # that are verified
 LENGTHS = 4  # of rows, beside the ends of the range
-ROWS = 8  # of each length that are tried beside others
+ROWS, FEW_ROWS = 8, 2  # of each length that are tried beside others
+WORK = 1e9  # operations of reading a row from which few rows are tried, and most of them cut to `SHORT` tokens
+SHORT = 64
 PADDED = 1e-3  # of the largest number: what rounding over other lengths never makes
 SHARES = (np.arange(100) + 0.5) / 100  # quantiles of the answers' lengths that the profile keeps
 
@@ -103,7 +106,8 @@ def build_sequence(
 
     def compiled(backend: str) -> SequenceProgram:
         use = partial(compile_graph, weights=exported.weights, backend=backend, threads=threads)
-        stages = use(exported.encoder), use(exported.step, sizes=step_sizes(backend, max_batch) or (1,))
+        sizes = step_sizes(exported.step, backend, max_batch) or (1,)
+        stages = use(exported.encoder), use(exported.step, sizes=sizes)
         return program_of(exported, model, None, stages, backend=backend, threads=threads)
 
     rows = _with_drawn(tokens[:VERIFIED], words, sequence.padding)
@@ -163,23 +167,35 @@ def _with_drawn(tokens: Tensor, words: int | None, padding: int) -> Tensor:
 def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) -> float:
     """Return the worst relative error of encoder and first steps against the module, over batch sizes.
 
-    Rows are read cut to lengths over the range. The steps follow the module's tokens.
+    Rows are read cut to lengths over the range. The steps, the first ones and one at the last position, follow the
+    module's tokens.
     """
-    worst, sequence = 0.0, cast(SequenceModule, module)
+    worst, sequence, heavy = 0.0, cast(SequenceModule, module), _is_heavy(module, tokens)
     for batch in sorted({1, 2, program.spec.max_batch}):
         (rows,) = with_batch((tokens,), batch)
         for sizes in tried_sizes(program.spec.dims, LENGTHS):
+            if heavy and batch > FEW_ROWS and sizes[LENGTH] > SHORT:
+                continue
             cut = rows[:, : sizes[LENGTH]]
             counts = torch.tensor(counted(cut.numpy(), program.marks.padding))
             cut = cut[:, : int(counts.max())]
             found, state = program.encode(cut, counts), sequence.encode(cut.clone(), counts.clone())
             worst = max(worst, relative_error([found[name] for name in state], list(state.values())))
             written = _begun(sequence, program.parts, state, batch)
-            for _ in range(min(STEPS, program.longest_output - 1)):
+            last = program.longest_output - 1
+            for position in (*range(min(STEPS, last)), last):
+                written.first(batch)[POSITION].fill_(position)
+                written.to_front(range(batch))  # makes room
                 changed, expected = program.step(written.first(batch)), _step(sequence, written, batch)
                 worst = max(worst, relative_error([changed[name] for name in expected], list(expected.values())))
                 _advance(written, expected, expected.pop(LOGITS).argmax(dim=1))
     return worst
+
+
+def _is_heavy(module: nn.Module, tokens: Tensor) -> bool:
+    """Return whether reading the longest row takes so long that it is tried for few rows alone."""
+    row = tokens[:1], torch.tensor([tokens.shape[1]])
+    return operations(runner(EncodeModule(module), row), row) > WORK
 
 
 @torch.inference_mode()
@@ -192,23 +208,25 @@ def check_sequence(
     `words`. `most` is the largest batch.
     """
     generator = torch.Generator().manual_seed(0)
-    sequence, longest = cast(SequenceModule, module), tokens.shape[1]
+    sequence, longest, heavy = cast(SequenceModule, module), tokens.shape[1], _is_heavy(module, tokens)
+    rows = FEW_ROWS if heavy else ROWS
     seen = sorted(set(tokens.flatten().tolist()))
     known = torch.tensor(seen) if words is None else torch.arange(words)
     known = known[known != sequence.padding]
-    drawn = tokens[torch.arange(ROWS) % len(tokens)]  # else random rows without padding, of words that the module knows
+    drawn = tokens[torch.arange(rows) % len(tokens)]  # else random rows without padding, of words that the module knows
     if len(known):
-        drawn = known[torch.randint(len(known), (ROWS, longest), generator=generator)]
-    length = torch.randint(1, longest + 1, (ROWS,), generator=generator)
-    read = drawn.masked_fill(torch.arange(longest) >= length[:, None], sequence.padding)
+        drawn = known[torch.randint(len(known), (rows, longest), generator=generator)]
+    short = drawn[:, : SHORT if heavy else longest]
+    length = torch.randint(1, short.shape[1] + 1, (rows,), generator=generator)
+    read = short.masked_fill(torch.arange(short.shape[1]) >= length[:, None], sequence.padding)
     encoder, step = EncodeModule(module), StepModule(module)
     graph = exported.encoder
-    specs = find_limits(graph, exported.weights)
+    specs = at_size(find_limits(graph, exported.weights), own_sizes(graph, (read, length)))
     check_rows(runner(encoder, (read, length)), graph, exported.weights, (read, length), specs=specs, most=most)
     encoded = sequence.encode(read.clone(), length.clone())
-    state = {name: part.clone() for name, part in _begun(sequence, exported.parts, encoded, ROWS).first(ROWS).items()}
+    state = {name: part.clone() for name, part in _begun(sequence, exported.parts, encoded, rows).first(rows).items()}
 
-    specs = find_limits(exported.step, exported.weights)
+    specs = at_size(find_limits(exported.step, exported.weights), own_sizes(exported.step, tuple(state.values())))
     check_rows(runner(step, state), exported.step, exported.weights, tuple(state.values()), specs=specs, most=most)
     for size in sorted({sizes[LENGTH] for sizes in tried_sizes(exported.encoder.dims, LENGTHS)}):
         _check_padding(sequence, exported, drawn, size)
@@ -216,14 +234,15 @@ def check_sequence(
 
 def _check_padding(sequence: SequenceModule, exported: SequenceGraphs, tokens: Tensor, size: int) -> None:
     """Raise `ExportError` if rows of `size` tokens are written other answers where a longer row is beside them."""
-    length = torch.full((ROWS,), size)
+    count = len(tokens)
+    length = torch.full((count,), size)
     padded = tokens.masked_fill(torch.arange(tokens.shape[1]) >= size, sequence.padding)
     alone, beside = (
-        _begun(sequence, exported.parts, sequence.encode(rows.clone(), length.clone()), ROWS)
+        _begun(sequence, exported.parts, sequence.encode(rows.clone(), length.clone()), count)
         for rows in (padded[:, :size], padded)
     )
     for _ in range(min(STEPS, sequence.longest_output - 1)):
-        expected, found = (_step(sequence, rows, ROWS) for rows in (alone, beside))
+        expected, found = (_step(sequence, rows, count) for rows in (alone, beside))
         words = expected.pop(LOGITS).double()
         most = PADDED * float(words.abs().max())
         if not torch.allclose(found.pop(LOGITS).double(), words, rtol=0, atol=most, equal_nan=True):

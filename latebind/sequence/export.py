@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError
 from latebind.domain.model import LENGTH
-from latebind.domain.sizes import Dim
+from latebind.domain.sizes import Dim, Size, size_of
 from latebind.program.export import export, export_any_size, merged
 from latebind.program.graph import Graph
-from latebind.sequence.state import POSITION, TOKEN, Change, Part, SpecialTokens, State, change_of
+from latebind.sequence.greedy import NO_RULES, Rules
+from latebind.sequence.state import POSITION, TOKEN, WRITTEN, Change, Part, SpecialTokens, State, change_of
 
 TOKENS, LOGITS = "tokens", "logits"
 NEEDED: Mapping[str, tuple[type, str]] = {  # attributes of a sequence module: their type, and words for a refusal
@@ -29,14 +30,17 @@ class SequenceModule(Protocol):
 
     An answer begins after `start`, ends with `end` and has at most `longest_output` tokens, `end` included. `blank`
     gives the parts of the state that begin as float32 zeros, each with the shape of one row; the others come from
-    `encode`.
+    `encode`. Where it names the dimension of the positions `"written"` in the place of `longest_output`, the state
+    grows: `step` takes parts with room for what has been read and written so far, not for the most there may be.
+
+    It may have `rules`, by which tokens are forced or left out.
     """
 
     start: int
     end: int
     padding: int
     longest_output: int
-    blank: Mapping[str, tuple[int, ...]]
+    blank: Mapping[str, tuple[Size, ...]]
 
     def encode(self, tokens: Tensor, length: Tensor) -> dict[str, Tensor]:
         """Return the state `(B, ...)` by name for `tokens` `(B, L)`; only the first `length` `(B,)` are not padding.
@@ -67,13 +71,21 @@ class SequenceGraphs:
     step: Graph
     weights: Mapping[str, Tensor]
     fixed: str = ""
+    rules: Rules = NO_RULES
 
     def faults(self, longest_input: int, longest_output: int) -> Iterator[str]:
         """Yield what does not fit: graphs of which one makes what the next does not take."""
         parts = {part.name: part for part in self.parts}
-        given = [(spec.name, spec.shape) for spec in self.step.inputs]
-        if given != [(TOKEN, ()), (POSITION, ()), *((part.name, part.shape) for part in self.parts)]:
+        given = [(spec.name, spec.shape, spec.sizes) for spec in self.step.inputs]
+        if given != [(TOKEN, (), ()), (POSITION, (), ()), *((one.name, one.shape, one.sizes) for one in self.parts)]:
             yield "step does not take the parts of the state"
+        most: dict[Size, Size] = {LENGTH: longest_input, WRITTEN: longest_output}
+        for part in self.parts:
+            if part.sizes and [most.get(size, size) for size in part.sizes] != list(part.shape):
+                yield (
+                    f"{part.name!r} has rows of {list(part.sizes)}: where the state grows, a size is a number, or as "
+                    f"much as was read ({LENGTH}) or written ({WRITTEN})"
+                )
         taken = [(spec.name, spec.shape, spec.sizes) for spec in self.encoder.inputs]
         if taken != [(TOKENS, (longest_input,), (LENGTH,)), (LENGTH, (), ())]:
             yield f"the encoder does not take up to {longest_input} tokens"
@@ -83,6 +95,8 @@ class SequenceGraphs:
         returned = {spec.name: spec for spec in self.step.output_specs()}
         if next(iter(returned)) != LOGITS or len(returned[LOGITS].shape) != 1:
             yield "step must return 'logits' (B, words): a number for each token that may come next"
+        elif not self.rules.fit(returned[LOGITS].shape[0], longest_output):
+            yield "the rules name tokens or positions that there are not"
         for name in sorted(returned.keys() - parts.keys() - {LOGITS}):
             yield f"step returns {name!r}, which is no part of the state: return it from encode as well"
         for part in self.parts:
@@ -121,11 +135,20 @@ def export_sequence(
     encoder, fixed = export_any_size(EncodeModule(module), rows, dims=dims, sizes=sizes)
     tell("exporting the step", 0.5)
     parts = _parts(sequence, encoder.graph)
-    graphs, weights = merged({"": encoder, TOKEN: export(StepModule(module), _example(sequence, parts, len(tokens)))})
+    grown = {part.name: part.sizes for part in parts if part.sizes}
+    named = {size for sizes in grown.values() for size in sizes}
+    step = export(
+        StepModule(module),
+        _example(sequence, parts),
+        dims=[dim for dim in (*dims, Dim(WRITTEN, 1, sequence.longest_output)) if dim.name in named],
+        sizes=grown,
+    )
+    graphs, weights = merged({"": encoder, TOKEN: step})
     returned = {spec.name: spec.shape for spec in graphs[TOKEN].output_specs()}
     changed = [change_of(part, returned.get(part.name), sequence.longest_output) for part in parts]
     marks = SpecialTokens(sequence.start, sequence.end, sequence.padding)
-    found = SequenceGraphs(marks, tuple(changed), padded(graphs[""], marks), graphs[TOKEN], weights, fixed)
+    rules = getattr(sequence, "rules", NO_RULES)
+    found = SequenceGraphs(marks, tuple(changed), padded(graphs[""], marks), graphs[TOKEN], weights, fixed, rules)
     for fault in found.faults(longest, sequence.longest_output):
         raise ExportError(fault)
     return found
@@ -163,8 +186,14 @@ class StepModule(_Half):
 
 
 def _parts(sequence: SequenceModule, encoder: Graph) -> tuple[Part, ...]:
-    made = [Part(spec.name, spec.dtype, spec.shape) for spec in encoder.output_specs()]
-    blank = [Part(name, "float32", tuple(shape)) for name, shape in sequence.blank.items()]
+    grows = any(WRITTEN in sizes for sizes in sequence.blank.values())
+    made = [
+        Part(spec.name, spec.dtype, spec.shape, sizes=spec.sizes if grows else ()) for spec in encoder.output_specs()
+    ]
+    blank = []
+    for name, sizes in sequence.blank.items():
+        shape = tuple(size_of(size, {WRITTEN: sequence.longest_output}) for size in sizes)
+        blank.append(Part(name, "float32", shape, sizes=() if shape == tuple(sizes) else tuple(sizes)))
     names = [part.name for part in (*made, *blank)]
     taken = {TOKEN, POSITION, LOGITS} & set(names)
     if taken or len(set(names)) != len(names):
@@ -172,7 +201,7 @@ def _parts(sequence: SequenceModule, encoder: Graph) -> tuple[Part, ...]:
     return (*made, *blank)
 
 
-def _example(sequence: SequenceModule, parts: tuple[Part, ...], rows: int) -> dict[str, Tensor]:
-    given = {TOKEN: torch.full((rows,), sequence.start), POSITION: torch.zeros(rows, dtype=torch.int64)}
-    state = {part.name: torch.ones(rows, *part.shape, dtype=getattr(torch, part.dtype)) for part in parts}
+def _example(sequence: SequenceModule, parts: tuple[Part, ...]) -> dict[str, Tensor]:
+    given = {TOKEN: torch.tensor([sequence.start]), POSITION: torch.zeros(1, dtype=torch.int64)}
+    state = {part.name: torch.ones(1, *part.shape, dtype=getattr(torch, part.dtype)) for part in parts}
     return {**given, **state}

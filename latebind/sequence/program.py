@@ -7,7 +7,6 @@ position.
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,12 @@ from torch import Tensor
 from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, at_any_length
 from latebind.domain.model import LENGTH, StageKind
 from latebind.program.backends import StageFunction, backend_named
+from latebind.program.graph import Graph
 from latebind.program.measure import Profile, median_seconds, profile_stages, profiled_batches, profiled_sizes
 from latebind.program.program import Program
 from latebind.program.stored import StoredModel
 from latebind.sequence.export import LOGITS, SequenceGraphs
+from latebind.sequence.greedy import NO_RULES, Greedy, Rules
 from latebind.sequence.state import POSITION, TOKEN, Part, SpecialTokens, State, StateRows
 
 KINDS = (StageKind.STATIC, StageKind.DECODER)  # of the two stages: reading, and a decoder step
@@ -40,6 +41,7 @@ class SequenceProgram(Program):
     marks: SpecialTokens
     parts: tuple[Part, ...]
     sizes: tuple[int, ...]
+    rules: Rules = NO_RULES
 
     @property
     def longest_output(self) -> int:
@@ -84,17 +86,19 @@ def program_of(
         costs_fit=profile is not None and fits and len(profile.stages) == len(KINDS),
         marks=graphs.marks,
         parts=graphs.parts,
-        sizes=step_sizes(backend, model.max_batch),
+        sizes=step_sizes(graphs.step, backend, model.max_batch),
+        rules=graphs.rules,
     )
 
 
-def step_sizes(backend: str, max_batch: int) -> tuple[int, ...]:
+def step_sizes(step: Graph, backend: str, max_batch: int) -> tuple[int, ...]:
     """Return the batch sizes to compile a step for: powers of two, and the largest batch.
 
     A batch between two sizes is run as the larger one: on OpenVINO a step of 24 as 32 takes 5.1 ms, compiled for any
-    size 6.2 (Transformer of `examples/translation`).
+    size 6.2 (Transformer of `examples/translation`). A step whose state grows is compiled for any batch: its state has
+    other sizes too, and a copy of the weights for each would be more than the step reads.
     """
-    return profiled_batches(max_batch) if backend_named(backend).fixed else ()
+    return profiled_batches(max_batch) if backend_named(backend).fixed and not step.dims else ()
 
 
 def counted(rows: Tokens, padding: int) -> list[int]:
@@ -123,6 +127,7 @@ class Decoding:
         self._answer = answer
         self._answers: dict[int, Tokens] = {}
         self._rows = StateRows(program.parts, program.spec.max_batch)
+        self._greedy = Greedy(program.rules, program.marks, program.longest_output)
         self._complete: set[int] = set()
         self.ended: deque[int] = deque()
 
@@ -130,11 +135,12 @@ class Decoding:
         """Read the inputs of these slots: the first stage of their requests."""
         places, marks = list(slots), self._program.marks
         tokens = self._tokens(places)
-        state = self._program.encode(torch.from_numpy(tokens), torch.tensor(counted(tokens, marks.padding)))
+        counts = counted(tokens, marks.padding)
+        state = self._program.encode(torch.from_numpy(tokens), torch.tensor(counts))
         state[TOKEN] = torch.full((len(places),), marks.start)
         self._free_ended()
         self._complete.difference_update(places)
-        self._rows.begin(places, state)
+        self._rows.begin(places, state, counts)
         for slot in places:
             self._answers[slot] = answer = self._answer(slot)
             answer[:] = marks.padding
@@ -154,9 +160,11 @@ class Decoding:
         count = len(order)
         state = self._rows.first(self._program.step_size(count))  # rows past `count` are ignored
         changed = self._program.step(state)
-        tokens = changed.pop(LOGITS).numpy()[:count].argmax(axis=1)  # torch takes 12 microseconds for each row of 8,192
+        positions, answers = state[POSITION][:count].numpy(), self._answers
+        logits = changed.pop(LOGITS).numpy()[:count]
+        tokens = self._greedy.take(logits, positions, lambda row: answers[order[row]])
         self._rows.change({name: rows[:count] for name, rows in changed.items()})
-        self._write(order, tokens, state[POSITION][:count].numpy())
+        self._write(order, tokens, positions)
         state[TOKEN].numpy()[:count] = tokens
         return [slot for slot in order if slot in self._complete]
 
@@ -166,11 +174,11 @@ class Decoding:
 
     def _write(self, order: list[int], tokens: Tokens, positions: Tokens) -> None:
         """Write the tokens into the answers that are not complete yet, and advance all positions by one."""
-        last, end = self._program.longest_output - 1, self._program.marks.end
+        last, ends = self._program.longest_output - 1, self._greedy.ends
         for slot, token, position in zip(order, tokens.tolist(), positions.tolist(), strict=True):
             if slot not in self._complete:
                 self._answers[slot][position] = token
-                if token == end or position == last:
+                if token in ends or position == last:
                     self._complete.add(slot)
         np.minimum(positions + 1, last, out=positions)
 
@@ -209,21 +217,31 @@ class _Timed:
         self.decoding.read(range(len(tokens)))
         return ()
 
+    def step(self) -> tuple[Tensor, ...]:
+        """Write one more token behind what was read."""
+        self.decoding.step(range(len(self._given)))
+        return ()
+
 
 @torch.inference_mode()
 def measure_sequence(program: SequenceProgram, tokens: Tokens) -> tuple[Grid, Grid]:
     """Return the seconds of reading, by the length of the longest row, and of a step. `tokens` are example rows.
 
     The batches are those of all profiles, and one more than each size that steps are compiled for, where costs jump.
+    Where the state grows, a step is by that length too.
     """
     timed, spec, most = _Timed(program), program.spec, program.spec.max_batch
     rows = torch.from_numpy(np.where(tokens == program.marks.padding, _word(program), tokens))
-    (reading,) = profile_stages([timed.read], (rows,), profiled_batches(most), specs=spec.inputs, dims=spec.dims)
+    grows = bool(program.graphs[1].dims)
+    stages: list[StageFunction] = [timed.read, timed.step] if grows else [timed.read]
+    reading, *others = profile_stages(stages, (rows,), profiled_batches(most), specs=spec.inputs, dims=spec.dims)
+    if others:
+        return reading, others[0]
     batches = tuple(sorted({*profiled_batches(most), *(size + 1 for size in program.sizes if size < most)}))
     steps = []
     for batch in batches:
         timed.read(rows[torch.arange(batch) % len(rows)])
-        steps.append(median_seconds(partial(timed.decoding.step, range(batch))))
+        steps.append(median_seconds(timed.step))
     (step,) = at_any_length(Curve(batches, tuple(steps)))
     return reading, step
 
@@ -245,7 +263,7 @@ def warm_up(program: SequenceProgram, largest: int) -> None:
     for batch in range(1, min(largest, program.spec.max_batch) + 1):
         for length in lengths if batch <= FEW else lengths[:1]:
             timed.read(torch.full((batch, length), _word(program)))
-        timed.decoding.step(range(batch))
+        timed.step()
 
 
 def _word(program: SequenceProgram) -> int:

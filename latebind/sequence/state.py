@@ -11,8 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.errors import ExportError
+from latebind.domain.model import LENGTH
+from latebind.domain.sizes import Size, size_of
 
 State = Mapping[str, Tensor]
+WRITTEN = "written"  # the named dimension of the positions of an answer, where rows of state grow with it
+LEAST_ROOM = 16  # positions
+MOST_ROOM = 4  # times what is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,9 @@ class Change(StrEnum):
 class Part:
     """One tensor of the state.
 
-    `shape` is that of one row; if the part is written by position, `axis` are the positions.
+    `shape` is that of one row, the largest; if the part is written by position, `axis` are the positions. Where rows
+    grow, `sizes` are those of one in terms of `LENGTH`, what was read, and `WRITTEN`: a step then takes rows with room
+    for what is there.
     """
 
     name: str
@@ -44,6 +51,11 @@ class Part:
     shape: tuple[int, ...]
     change: Change = Change.KEPT
     axis: int = 0
+    sizes: tuple[Size, ...] = ()
+
+    def shape_of(self, room: Mapping[str, int]) -> tuple[int, ...]:
+        """Return the shape of a row with so much room in each named dimension."""
+        return tuple([size_of(size, room) for size in self.sizes]) if self.sizes else self.shape
 
 
 TOKEN, POSITION = "token", "position"
@@ -57,10 +69,11 @@ def change_of(part: Part, row: tuple[int, ...] | None, longest_output: int) -> P
     """
     if row is None:
         return part
-    if row == part.shape:
+    if row == part.shape and WRITTEN not in part.sizes:
         return replace(part, change=Change.REPLACED)
-    for axis, size in enumerate(part.shape):
-        if size == longest_output and row == part.shape[:axis] + part.shape[axis + 1 :]:
+    for axis, size in enumerate(part.sizes or part.shape):
+        places = size == WRITTEN if WRITTEN in part.sizes else size == longest_output
+        if places and row == part.shape[:axis] + part.shape[axis + 1 :]:
             return replace(part, change=Change.WRITTEN, axis=axis)
     raise ExportError(
         f"step returns {part.name!r} with rows of shape {row}, its state has {part.shape}: return all of it, or what "
@@ -72,11 +85,24 @@ class StateRows:
     """One row for each owner (a request's slot); rows that run together are moved to the front, to be contiguous.
 
     So a batch is always a view, in whatever order requests come and go, and only as many rows are moved as have gone.
+
+    Parts that grow have room for what the longest row needs, and up to four times as much: a step reads all of a view,
+    and a view cut shorter than the rows are apart would be copied at each step.
     """
 
     def __init__(self, parts: Iterable[Part], rows: int) -> None:
         self._parts = {part.name: part for part in (*OWN, *parts)}
-        self._arrays = {part.name: np.zeros((rows, *part.shape), part.dtype) for part in self._parts.values()}
+        self._most = {
+            size: whole
+            for part in self._parts.values()
+            for size, whole in zip(part.sizes, part.shape, strict=False)
+            if isinstance(size, str)
+        }
+        self._room = {name: min(LEAST_ROOM, most) for name, most in self._most.items()}
+        self._lengths: dict[int, int] = {}  # of what the owners have read
+        self._arrays = {
+            part.name: np.zeros((rows, *part.shape_of(self._room)), part.dtype) for part in self._parts.values()
+        }
         self._owners: list[int | None] = [None] * rows
         self._places: dict[int, int] = {}
         self._batches: dict[int, dict[str, Tensor]] = {}  # cached views, by batch size
@@ -85,24 +111,35 @@ class StateRows:
         ] = {}  # cached views of parts written by position, with the positions as axis 1
         self._rebuild_views()
 
-    def begin(self, owners: Sequence[int], state: State) -> None:
+    def begin(self, owners: Sequence[int], state: State, lengths: Sequence[int] = ()) -> None:
         """Give each owner a row of `state`; parts that are missing from it begin as zeros.
 
-        Tensors may be shorter than their parts; they fill the front.
+        Tensors may be shorter than their parts; they fill the front. `lengths` are how much of theirs the owners have
+        read, where that is not all.
         """
         self.end(owners)
         places = self._free(len(owners))
         for owner, place in zip(owners, places, strict=True):
             self._owners[place], self._places[owner] = owner, place
+        if self._most:
+            read = [tensor.shape[1 + part.sizes.index(LENGTH)] for part, tensor in self._given(state)]
+            self._lengths.update(zip(owners, lengths or [max(read, default=1)] * len(owners), strict=True))
+            self._arrays[POSITION][places] = 0
+            self._make_room()
         contiguous = places[-1] - places[0] + 1 == len(places)
         where = slice(places[0], places[-1] + 1) if contiguous else places  # a slice in half of the time
         for name, array in self._arrays.items():
             given = state.get(name)
             if given is None:
                 array[where] = 0
-            else:
-                front: list[Any] = [slice(size) for size in given.shape[1:]]
-                array[(where, *front)] = given.numpy()
+            else:  # what is behind the longest of `lengths` is padding
+                front: Any = _front(given.shape[1:], array.shape[1:])
+                array[(where, *front)] = given.numpy()[(slice(None), *front)]
+
+    def _given(self, state: State) -> list[tuple[Part, Tensor]]:
+        """Return the parts that are given and depend on how much was read, with their tensors."""
+        parts = self._parts.values()
+        return [(part, state[part.name]) for part in parts if LENGTH in part.sizes and part.name in state]
 
     @property
     def owners(self) -> KeysView[int]:
@@ -115,9 +152,12 @@ class StateRows:
             place = self._places.pop(owner, None)
             if place is not None:
                 self._owners[place] = None
+                self._lengths.pop(owner, None)
 
     def to_front(self, owners: Sequence[int]) -> list[int]:
         """Move the rows of these owners to the front; return the owners in the order of their rows."""
+        if self._most:
+            self._make_room()
         count, wanted = len(owners), set(owners)
         others = [place for place in range(count) if self._owners[place] not in wanted]
         if others:
@@ -142,6 +182,31 @@ class StateRows:
                 self._arrays[name][:count] = given.numpy()
             else:
                 written[self._numbers[:count], self._arrays[POSITION][:count]] = given.numpy()
+
+    def _make_room(self) -> None:
+        """Have room for what the rows have read, and for one more position than any of them has written.
+
+        Room is made by doubling, so that all that is copied for it is at most as much again as has been written.
+        """
+        needed = {LENGTH: max(self._lengths.values(), default=1), WRITTEN: 1}
+        if WRITTEN in self._most:
+            needed[WRITTEN] += int(self._arrays[POSITION][list(self._places.values())].max(initial=0))
+        room = {}
+        for name, most in self._most.items():
+            now, least = self._room[name], min(max(LEAST_ROOM, 1 << (needed[name] - 1).bit_length()), most)
+            room[name] = now if least <= now <= MOST_ROOM * least else least
+        if room == self._room:
+            return
+        self._room = room
+        for part in self._parts.values():
+            before = self._arrays[part.name]
+            if before.shape[1:] != part.shape_of(room):
+                array = np.zeros((len(before), *part.shape_of(room)), part.dtype)
+                front = _front(before.shape[1:], array.shape[1:])
+                for place in self._places.values():
+                    array[place][front] = before[place][front]
+                self._arrays[part.name] = array
+        self._rebuild_views()
 
     def _swap(self, place: int, source: int) -> None:
         """Exchange the rows `place` and `source`; if nobody owns `place`, just move `source` there."""
@@ -181,3 +246,8 @@ class StateRows:
             for part in self._parts.values()
             if part.change is Change.WRITTEN
         }
+
+
+def _front(one: Sequence[int], other: Sequence[int]) -> tuple[slice, ...]:
+    """Return the front of a row that both shapes have."""
+    return tuple([slice(min(sizes)) for sizes in zip(one, other, strict=True)])

@@ -17,6 +17,7 @@ from latebind.program.stored import StoredModel, read_model, read_profile, write
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
 from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
 from latebind.sequence.export import SequenceGraphs, padded
+from latebind.sequence.greedy import NO_RULES, Rules
 from latebind.sequence.program import KINDS, SequenceProgram, program_of, step_sizes
 from latebind.sequence.state import Part, SpecialTokens
 
@@ -28,7 +29,7 @@ SPARE_FOR_DECODERS = 512 << 20  # bytes that the further copies of a sequence mo
 
 @dataclass(frozen=True, slots=True)
 class StoredSequence:
-    """`sequence.json`: the special tokens and the parts of the state.
+    """`sequence.json`: the special tokens, the parts of the state, and the rules by which tokens are taken.
 
     `lengths` are those of several encoders of one length each, which builds once made; empty since.
     """
@@ -37,6 +38,7 @@ class StoredSequence:
     marks: SpecialTokens
     parts: tuple[Part, ...]
     lengths: tuple[int, ...] = ()
+    rules: Rules = NO_RULES
 
 
 def is_stored_sequence(directory: ModelDirectory) -> bool:
@@ -49,7 +51,7 @@ def write_sequence(
 ) -> ModelDirectory:
     """Write all files of a sequence model, in one rename; `others` say how its raw inputs are read."""
     files = {**others, ENCODER_FILE: graph_to_json(graphs.encoder), STEP_FILE: graph_to_json(graphs.step)}
-    files[SEQUENCE] = json_bytes(StoredSequence(FORMAT, graphs.marks, graphs.parts))
+    files[SEQUENCE] = json_bytes(StoredSequence(FORMAT, graphs.marks, graphs.parts, rules=graphs.rules))
     return write_model(path, model, graphs.weights, profile, files)
 
 
@@ -66,12 +68,12 @@ def load_sequence(
     """
     model, profile, graphs = _read(directory, read_tensors(directory, WEIGHTS))
     chosen = backend if backend is not None else model.backend
-    sizes = step_sizes(chosen, model.max_batch) or (1,)
+    sizes = step_sizes(graphs.step, chosen, model.max_batch) or (1,)
 
     def compiled_bytes(graph: Graph, sizes: Sequence[int]) -> int:  # for each of these batch sizes and for any other
         return (len(sizes) + 1) * sum([graphs.weights[name].nbytes for name in graph.weights()])
 
-    step = compiled_bytes(graphs.step, sizes)
+    step = compiled_bytes(graphs.step, () if graphs.step.dims else sizes)
     whole = step + sum([compiled_bytes(rung, ()) for rung in graphs.encoder.rungs or (graphs.encoder,)])
     step_copies, all_copies = (has_copies(size, twins, spare=SPARE_FOR_DECODERS) for size in (step, whole))
     use = partial(compile_graph, weights=graphs.weights, backend=chosen, threads=threads, streams=streams)
@@ -90,7 +92,8 @@ def open_sequence(
     model, profile, graphs = _read(directory, weights)
     chosen = backend if backend is not None else model.backend
     use = partial(compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams)
-    makes = partial(use, graphs.encoder), partial(use, graphs.step, sizes=step_sizes(chosen, model.max_batch) or (1,))
+    sizes = step_sizes(graphs.step, chosen, model.max_batch) or (1,)
+    makes = partial(use, graphs.encoder), partial(use, graphs.step, sizes=sizes)
     pieces = tuple(
         Piece([weights.pages(graph.weights())], [make], backend=chosen)
         for graph, make in zip((graphs.encoder, graphs.step), makes, strict=True)
@@ -118,7 +121,7 @@ def _graphs(
         raise RepositoryError("another format, or kind of model")
     encoder = padded(_read_encoder(directory, model, stored.lengths), stored.marks)
     step = read_graph_file(directory, STEP_FILE)
-    graphs = SequenceGraphs(stored.marks, stored.parts, encoder, step, weights)
+    graphs = SequenceGraphs(stored.marks, stored.parts, encoder, step, weights, rules=stored.rules)
     for fault in graphs.faults(*(spec.shape[0] for spec in tensors)):
         raise RepositoryError(fault)
     if encoder.dims != model.dims:

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from latebind.domain.errors import ExportError
-from latebind.sequence.state import POSITION, TOKEN, Change, Part, StateRows, change_of
+from latebind.domain.model import LENGTH
+from latebind.sequence.state import LEAST_ROOM, MOST_ROOM, POSITION, TOKEN, WRITTEN, Change, Part, StateRows, change_of
 
 PARTS = (
     Part("kept", "float32", (3,)),
@@ -77,3 +78,66 @@ def test_how_a_step_changes_a_part_is_seen_from_shapes(row: tuple[int, ...], wan
 def test_what_fits_no_part_is_refused() -> None:
     with pytest.raises(ExportError, match="rows of shape"):
         change_of(Part("p", "float32", (2, 4)), (4,), longest_output=4)
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"), [((4,), (Change.WRITTEN, 1)), ((4, 4), (Change.KEPT, 0))], ids=["one position", "no position"]
+)
+def test_the_positions_of_what_grows_are_those_it_names(row: tuple[int, ...], wanted: tuple[Change, int]) -> None:
+    part = Part("p", "float32", (4, 4), sizes=(4, WRITTEN))
+    if wanted[0] is Change.KEPT:
+        with pytest.raises(ExportError, match="rows of shape"):
+            change_of(part, row, longest_output=4)
+    else:
+        found = change_of(part, row, longest_output=4)
+        assert (found.change, found.axis) == wanted
+
+
+GROWN = (
+    Part("read", "float32", (2, 300), sizes=(2, LENGTH)),
+    Part("written", "float32", (200,), Change.WRITTEN, axis=0, sizes=(WRITTEN,)),
+)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_rows_that_grow_keep_what_they_have_and_take_little_more_room_than_the_longest_needs(
+    data: st.DataObject,
+) -> None:
+    rows, said = StateRows(GROWN, 2), dict[int, list[int]]()
+    read = dict[int, int]()
+    for _ in range(14):
+        if not said or data.draw(st.booleans()):
+            newcomers = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True))
+            lengths = [data.draw(st.integers(1, 300)) for _ in newcomers]
+            given = torch.zeros(len(newcomers), 2, max(lengths))
+            for place, (owner, length) in enumerate(zip(newcomers, lengths, strict=True)):
+                given[place, 0, :length], given[place, 1, :length] = owner, torch.arange(length)
+            rows.begin(newcomers, {"read": given, TOKEN: torch.tensor(newcomers)}, lengths)
+            said |= {owner: [] for owner in newcomers}
+            read |= dict(zip(newcomers, lengths, strict=True))
+            continue
+        if data.draw(st.booleans()):
+            gone = data.draw(st.sampled_from(sorted(said)))
+            rows.end([gone])
+            del said[gone], read[gone]
+            continue
+        running = data.draw(st.permutations(sorted(said)))[: data.draw(st.integers(1, len(said)))]
+        for _ in range(data.draw(st.sampled_from([1, 20, 70]))):
+            if any(len(said[owner]) == 200 for owner in running):
+                break
+            order = rows.to_front(running)
+            state = rows.first(len(order))
+            longest = max(len(words) for words in said.values())
+            for name, needed, most in (("read", max(read.values()), 300), ("written", longest + 1, 200)):
+                room = state[name].shape[-1]
+                assert min(needed, most) <= room <= min(max(2 * needed, LEAST_ROOM) * MOST_ROOM, most)
+            for place, owner in enumerate(order):
+                assert (state["read"][place, 0, : read[owner]] == owner).all()
+                assert state["read"][place, 1, : read[owner]].tolist() == list(range(read[owner]))
+                assert state["written"][place, : len(said[owner])].tolist() == said[owner]
+            words = [100 * owner + len(said[owner]) for owner in order]
+            rows.change({"written": torch.tensor(words).float()})
+            state[POSITION].copy_((state[POSITION] + 1).clamp(max=199))
+            for owner, word in zip(order, words, strict=True):
+                said[owner].append(word)

@@ -1,0 +1,85 @@
+"""Which token is taken at each step: the most likely one that a model's rules allow, or one that they force."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from latebind.sequence.state import SpecialTokens
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds of an answer beside that its tokens are likely.
+
+    `ends` end it too. Its first token is `first`, and `last` the one at the last position that there is. `never` are
+    not taken, and nothing that ends it before `shortest` tokens are written. No `unlike` tokens in a row come twice in
+    it, the one that it begins behind included; with 0 they may.
+    """
+
+    ends: tuple[int, ...] = ()
+    first: int | None = None
+    last: int | None = None
+    never: tuple[int, ...] = ()
+    shortest: int = 0
+    unlike: int = 0
+
+    def fit(self, words: int, longest: int) -> bool:
+        """Return whether these can be rules of a model of so many words, for answers of at most `longest` tokens."""
+        forced = [token for token in (self.first, self.last) if token is not None]
+        tokens = all(0 <= token < words for token in (*self.ends, *forced, *self.never))
+        return tokens and 0 <= self.shortest <= longest and 0 <= self.unlike <= longest + 1
+
+
+NO_RULES = Rules()
+
+
+class Greedy:
+    """Takes tokens by `rules`, for answers of at most `longest` tokens."""
+
+    def __init__(self, rules: Rules, marks: SpecialTokens, longest: int) -> None:
+        self.ends = frozenset({marks.end, *rules.ends})
+        self._rules = None if replace(rules, ends=()) == NO_RULES else rules
+        self._start = marks.start
+        self._longest = longest
+        self._never = list(rules.never)
+        self._are_ends = sorted(self.ends)
+
+    def take(self, logits: Array, positions: Array, written: Callable[[int], Array]) -> Array:
+        """Return the tokens `(B,)` for `logits` `(B, words)`, which this may change, at these `positions` `(B,)`.
+
+        `written(row)` are the tokens of a row's answer, of which those before its position are asked for.
+        """
+        rules = self._rules
+        if rules is None:
+            return best(logits)
+        logits[:, self._never] = -inf
+        for row, position in enumerate(positions.tolist()):
+            if position < rules.shortest:
+                logits[row, self._are_ends] = -inf
+            if 0 < rules.unlike <= position + 1:
+                logits[row, self._repeated(written(row)[:position], rules.unlike)] = -inf
+        tokens = best(logits)
+        if rules.first is not None:
+            tokens[positions == 0] = rules.first
+        if rules.last is not None:
+            tokens[positions == self._longest - 1] = rules.last
+        return tokens
+
+    def _repeated(self, answer: Array, unlike: int) -> Array:
+        """Return the tokens with which the last of so many in a row would be the last of a row that has been there."""
+        said = np.concatenate(([self._start], answer))
+        rows = np.lib.stride_tricks.sliding_window_view(said, unlike)
+        found: Array = rows[(rows[:, :-1] == said[len(said) - unlike + 1 :]).all(axis=1), -1]
+        return found
+
+
+def best(logits: Array) -> Array:
+    """Return the number of the largest in each row."""
+    found: Array = logits.argmax(axis=1)  # torch takes 12 microseconds for each row of 8,192
+    return found

@@ -25,7 +25,14 @@ from latebind.server.rest.messages import Reply, Verb, json_reply
 from latebind.server.rest.openapi import Route
 from latebind.server.rest.protocol import Request
 from latebind.server.rest.routes import ROUTES, TEXT, health_reply
+from latebind.server.rest.tasks import openai, rerank, tei
+from latebind.server.rest.tasks.asking import model_named
 
+# Verbs whose body may name a model.
+ASKING = (
+    *(openai.embeddings, openai.classify, openai.score, rerank.rerank),
+    *(tei.embed, tei.predict, tei.predict_tokens, tei.whatever),
+)
 PERIOD = 0.2  # seconds between two updates of the list of replicas
 
 Look = Callable[[Callable[[Sequence[ReplicaInfo]], None]], Awaitable[None]]
@@ -89,6 +96,12 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
         fleet.require_room()  # before its body is read
         return await one(context, request)
 
+    async def ask_there(context: Context, request: Request) -> Reply:
+        fleet.require_room()
+        async with fleet.read(request) as parts:
+            request.watch()
+            return await fleet.one(request.names.get("model") or model_named(parts[1]), parts)
+
     async def everywhere(context: Context, request: Request) -> Reply:
         async with fleet.read(request) as parts:
             return await fleet.all(parts)
@@ -121,6 +134,7 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
 
     verbs: dict[Any, Verb] = {
         infer: infer_there,
+        **dict.fromkeys(ASKING, ask_there),
         routes.live: routes.live,
         routes.ready: ready,
         routes.statistics: statistics,

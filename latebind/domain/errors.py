@@ -107,5 +107,9 @@ class Loading(Unavailable):
         self.seconds = seconds
 
 
+class NotFinite(LatebindError):
+    """An answer with NaN or infinity, which the form that was asked for does not have."""
+
+
 class IllegalEvent(LatebindError):
     """An event that the state does not allow. It is a bug; the state is unchanged."""

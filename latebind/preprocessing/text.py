@@ -63,6 +63,11 @@ class TextPreprocessor:
         """The names of the model's inputs."""
         return frozenset(self._settings.inputs.values())
 
+    @property
+    def ids(self) -> str:
+        """The model's input that has the tokens."""
+        return self._settings.inputs[Role.IDS]
+
     def prepare(
         self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
     ) -> list[Prepared]:

@@ -4,7 +4,7 @@ import logging
 import re
 import secrets
 
-from latebind.domain.errors import Expired, LatebindError, Refused, StepFailed, Unavailable, UserError
+from latebind.domain.errors import Expired, LatebindError, NotFinite, Refused, StepFailed, Unavailable, UserError
 from latebind.logs import REQUEST
 
 HARMLESS = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}", re.ASCII)  # nothing that could forge a line or a label
@@ -17,7 +17,7 @@ class Reported(LatebindError):
 
 
 # Errors whose message was written for clients. Of all others, clients are told only a request id.
-FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable, Reported)
+FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable, NotFinite, Reported)
 
 
 def for_clients(error: Exception) -> LatebindError:

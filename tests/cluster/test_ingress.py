@@ -186,6 +186,28 @@ def test_calls_of_a_replica_that_is_lost_are_answered_by_another() -> None:
         assert dead.called == called + 1
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "form"),
+    [
+        ("/v1/embeddings", b'{"input": "a", "model": "double"}', {"error"}),
+        ("/v1/rerank", b'{"query": "a", "documents": ["b"], "model": "double"}', {"message", "detail"}),
+        ("/models/double", b'{"inputs": "a"}', {"error", "error_type"}),
+    ],
+)
+def test_what_peoples_tools_call_goes_to_a_replica_with_the_model_that_body_or_path_names(
+    path: str, text: bytes, form: set[str]
+) -> None:
+    dead = Dead()
+    with small(1, dead=dead) as cluster:
+        cluster.home("double", "dead")
+        reply = cluster.call("POST", path, text)
+        assert dead.called == 1
+        assert reply.status == 400
+        assert set(reply.json()) == form
+        assert "'double' is one of tensors alone" in reply.body.decode()
+        assert {entry["id"] for entry in cluster.call("GET", "/v1/models").json()["data"]} >= {"double"}
+
+
 def test_a_call_that_another_replica_is_asked_for_has_no_more_time_for_that() -> None:
     dying = Dead(dying=True)
     with small(1, dead=dying) as cluster, ThreadPoolExecutor(1) as pool:

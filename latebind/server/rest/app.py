@@ -18,7 +18,7 @@ from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Foreign, Limits, MethodNotAllowed
 from latebind.server.listening import BACKLOG, waiting_at
 from latebind.server.rest.infer import Context
-from latebind.server.rest.messages import Head, Headers, Reply, Verb, read_head
+from latebind.server.rest.messages import OWN, Head, Headers, Reply, Verb, read_head
 from latebind.server.rest.openapi import Route
 from latebind.server.rest.protocol import HttpProtocol, Request, head_too_large
 from latebind.server.rest.routes import ROUTES
@@ -186,8 +186,10 @@ class RestApp:
         path, fields = read_head(version, target, lower)
         asked = "GET" if method == b"HEAD" else method.decode("ascii")
         names: Mapping[str, Any] = {}
+        errors = OWN
         try:
             route, names = self._find(asked, path)
+            errors = route.errors
             self._filter.admit(route.access, asked, fields)
             verb = self._guarded(route)
         except UserError as error:
@@ -205,6 +207,7 @@ class RestApp:
             expects=version != "1.0" and fields.get(b"expect", b"").lower() == b"100-continue",
             chunked=version != "1.0",
             head_only=method == b"HEAD",
+            errors=errors,
         )
 
     def _guarded(self, route: Route) -> Verb:

@@ -52,20 +52,30 @@ def json_reply(value: object) -> Reply:
     return Reply(orjson.dumps(value), JSON)
 
 
-def reply_to(error: Exception) -> Reply:
+class Errors(NamedTuple):
+    """How an API tells of errors: its schema by name, and what makes a status and a body of an error and its text."""
+
+    schema: str
+    told: Callable[[LatebindError, str], tuple[int, object]]
+
+
+OWN = Errors("Error", lambda error, text: (error.http_status, {"error": text}))
+
+
+def reply_to(error: Exception, errors: Errors = OWN) -> Reply:
     """Return the reply to a request that failed; an error that clients must not see is logged and gets an id."""
-    return error_reply(for_clients(error))
+    return error_reply(for_clients(error), errors)
 
 
-def error_reply(error: LatebindError) -> Reply:
+def error_reply(error: LatebindError, errors: Errors = OWN) -> Reply:
     """Return the reply for an error that clients may see."""
     headers = (*JSON, *MORE.get(error.http_status, ()))
     if isinstance(error, Loading):
         headers = (*JSON, (b"retry-after", b"%d" % max(1, ceil(error.seconds))))
     if isinstance(error, MethodNotAllowed):
         headers = (*headers, (b"allow", ", ".join(error.allowed).encode()))
-    text = str(error).encode("utf-8", "replace").decode()  # orjson takes no lone surrogates
-    return Reply(orjson.dumps({"error": text}), headers, error.http_status)
+    status, body = errors.told(error, str(error).encode("utf-8", "replace").decode())  # orjson takes no lone surrogates
+    return Reply(orjson.dumps(body), headers, status)
 
 
 class Head(NamedTuple):
@@ -77,7 +87,7 @@ class Head(NamedTuple):
     `HEAD` is a `GET` whose reply is sent without its body (`head_only`). `expects` is whether the client waits for a
     `100 Continue` before it sends its body (RFC 9110, 10.1.1), `chunked` whether it understands a reply in chunks
     (HTTP/1.1). `length` is the length of the body, `encoding` its Content-Encoding. `verb`
-    answers, or raises what the route says of this request.
+    answers, or raises what the route says of this request; `errors` is how it is told of these.
     """
 
     method: str
@@ -91,6 +101,7 @@ class Head(NamedTuple):
     expects: bool = False
     chunked: bool = True
     head_only: bool = False
+    errors: Errors = OWN
 
 
 def read_head(version: str, target: bytes, headers: list[Header]) -> tuple[bytes, dict[bytes, bytes]]:

@@ -9,7 +9,7 @@ from latebind.repository.directory import NAME
 from latebind.server.access import Access
 from latebind.server.calls import BYTES as BYTES_TYPE
 from latebind.server.calls import DATATYPES
-from latebind.server.rest.messages import Verb
+from latebind.server.rest.messages import OWN, Errors, Verb
 from latebind.server.settings import NUMBERS
 from latebind.server.shared_memory import LONGEST_NAME
 
@@ -27,6 +27,8 @@ STATUSES = {
     409: "There is something of this name already.",
     413: "The body, or what it asks for, is past a limit.",
     415: "The body is compressed in a way that is not undone here.",
+    424: "The model failed; the server's log says why, under the id that the error names.",
+    429: "Too much is waiting, or the deadline cannot be met. See Retry-After.",
     431: "Path and headers are past their limit.",
     500: "The model failed; the server's log says why, under the id that the error names.",
     501: "This part of the protocol is not served.",
@@ -60,6 +62,11 @@ TIMES = ["success", "fail", "queue", "compute_input", "compute_infer", "compute_
 BODIES = {
     "Object": "",
     "Error": "error: text",
+    "OpenAIErrorText": "message: text, type: text, param: any, code: any",
+    "OpenAIError": "error: OpenAIErrorText",
+    "CohereError": "message: text, detail: text",
+    "TeiError": "error: text, error_type: text",
+    "RerankError": "error: text, error_type: text, message: text, detail: text",
     "Live": "live: truth",
     "Ready": "ready: truth",
     "ModelReady": "name: text, ready: truth",
@@ -102,6 +109,27 @@ BODIES = {
     "LogChange": SWITCHES,
     "Region": "name: text, key: text, offset: count, byte_size: count",
     "Registration": "key: text, byte_size: count, offset?: count",
+    "Usage": "prompt_tokens: count, total_tokens: count",
+    "EmbeddingsRequest": "input: texts, model?: text, encoding_format?: encoding, dimensions?: count, truncate?: truth",
+    "Embedding": "object: text, index: count, embedding: vector",
+    "Embeddings": "object: text, model: text, data: [Embedding], usage: Usage",
+    "ModelCard": "id: text, object: text, created: count, owned_by: text, task: any",
+    "ModelCards": "object: text, data: [ModelCard]",
+    "RerankRequest": "query: text, documents?: [any], texts?: [text], model?: text, top_n?: count, "
+    "return_documents?: truth, truncate?: truth, raw_scores?: truth, return_text?: truth",
+    "ClassifyRequest": "input: texts, model?: text, truncate?: truth",
+    "Class": "index: count, label: text, probs: [any], num_classes: count",
+    "Classes": "object: text, model: text, data: [Class], usage: Usage",
+    "ScoreRequest": "text_1: texts, text_2: texts, model?: text, truncate?: truth",
+    "Score": "index: count, score: any",
+    "Scores": "object: text, model: text, data: [Score], usage: Usage",
+    "EmbedRequest": "inputs: texts, model?: text, truncate?: truth, normalize?: truth, prompt_name?: text, "
+    "dimensions?: count",
+    "Parameters": "top_k?: count, function_to_apply?: text, aggregation_strategy?: text, ignore_labels?: [text]",
+    "PredictRequest": "inputs: texts, model?: text, truncate?: truth, raw_scores?: truth, parameters?: Parameters",
+    "TokensRequest": "inputs: [text], model?: text, truncate?: truth, raw_scores?: truth, "
+    "aggregation_strategy?: text, ignore_labels?: [text]",
+    "Info": "model_id: text, model_type: Object, max_input_length: count, max_client_batch_size: count",
 }
 KINDS: dict[str, Schema] = {
     "any": {},
@@ -115,6 +143,9 @@ KINDS: dict[str, Schema] = {
     },
     "truth": {"type": "boolean"},
     "datatype": {"enum": sorted({BYTES_TYPE, *DATATYPES.values()})},
+    "texts": {"anyOf": [{"type": "string"}, {"type": "array"}]},
+    "encoding": {"enum": ["float", "base64"]},
+    "vector": {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]},
     "trace_level": {"type": "array", "items": {"enum": ["OFF", "TIMESTAMPS"]}},
     **{name: {"type": ["string", "null"], "pattern": f"^(?:{pattern})$"} for name, pattern in NUMBERS.items()},
 }
@@ -141,6 +172,8 @@ SCHEMAS: dict[str, Schema] = {
     "Text": _kind("text"),
     "Index": _kind("[IndexEntry]"),
     "Regions": _kind("[Region]"),
+    "Vectors": _kind("[vector]"),
+    "Predictions": _kind("[any]"),
 }
 
 
@@ -153,7 +186,7 @@ class Route:
 
     Braces in `path` name parts (`PARTS`), brackets are optional parts. `reply` and `body` name schemas. A `health`
     route has the same schema for 400 as for 200. `reply_media` are those of the reply, where they are not those of the
-    body.
+    body. `errors` is how it tells of what it cannot do.
     """
 
     method: str
@@ -167,6 +200,7 @@ class Route:
     media: tuple[str, ...] = (JSON,)
     health: bool = False
     reply_media: tuple[str, ...] = ()
+    errors: Errors = OWN
 
     def pattern(self) -> re.Pattern[str]:
         """Return a pattern for paths that lead here."""
@@ -222,11 +256,17 @@ def _responses(route: Route, *, named: bool) -> Json:
     statuses = {*ALWAYS, *route.statuses, *([404] if named else [])}
     if route.body is not None:
         statuses |= {*READING}
-    found: Json = {str(status): {"$ref": f"#/components/responses/Status{status}"} for status in sorted(statuses)}
+    found: Json = {str(status): _refusal(status, route.errors) for status in sorted(statuses)}
     if route.health:
         found["400"] = _reply("Not so, or the request is none.", route.reply, "Error")
     media = route.reply_media or route.media
     return {"200": _reply(route.summary, route.reply, media=media), **found}
+
+
+def _refusal(status: int, errors: Errors) -> Json:
+    if errors is OWN:
+        return {"$ref": f"#/components/responses/Status{status}"}
+    return _reply(STATUSES[status], errors.schema)
 
 
 def _reply(text: str, *schemas: str | None, media: tuple[str, ...] = (JSON,)) -> Json:

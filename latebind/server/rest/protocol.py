@@ -18,7 +18,7 @@ import httptools
 from latebind.domain.errors import InvalidRequest, LatebindError, Refused, TooLarge, Unavailable, UserError
 from latebind.server.limits import BodyTimeout, HeadTooLarge, Limits, TooManyConnections, body_too_large
 from latebind.server.rest.compression import Inflater, Receive
-from latebind.server.rest.messages import ClientGone, Head, Header, Reply, error_reply, reply_to
+from latebind.server.rest.messages import OWN, ClientGone, Head, Header, Reply, error_reply, reply_to
 
 if TYPE_CHECKING:
     from latebind.server.rest.app import RestApp
@@ -463,9 +463,9 @@ class HttpProtocol(Protocol):
                 if request.disconnected:
                     return
                 # The time to drain is over; the task ends with this reply.
-                reply = error_reply(Unavailable("the server shut down before it had the answer"))
+                reply = error_reply(Unavailable("the server shut down before it had the answer"), request.head.errors)
             except Exception as error:  # report, answer, go on serving
-                reply = reply_to(error)
+                reply = reply_to(error, request.head.errors)
             if not request.answered:  # the connection may have refused the rest of it meanwhile
                 self.app.context.replies[reply.status] += 1
                 request.answered = True
@@ -551,7 +551,7 @@ class HttpProtocol(Protocol):
         """Reply with an error and close; only close if another reply is being made, or this request has one."""
         has_reply = self._incoming is not None and self._incoming.answered
         if self._current in (None, self._incoming) and not has_reply and not self._transport.is_closing():
-            reply = error_reply(error)
+            reply = error_reply(error, OWN if self._incoming is None else self._incoming.head.errors)
             self._write(reply, head_only=False, goes_on=False)
             self.app.context.replies[reply.status] += 1
             if self._incoming is not None:

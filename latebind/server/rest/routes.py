@@ -22,6 +22,7 @@ from latebind.server.rest.openapi import BYTES, EVENTS, Route, document
 from latebind.server.rest.openapi import JSON as JSON_TYPE
 from latebind.server.rest.openapi import TEXT as TEXT_TYPE
 from latebind.server.rest.protocol import Request
+from latebind.server.rest.tasks import openai, rerank, tei
 from latebind.server.service import Service
 from latebind.server.shared_memory import Regions, Registration
 
@@ -230,6 +231,7 @@ REPOSITORY = "/v2/repository[/{repository}]"
 SYSTEM, CUDA = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
 TRACES = "/v2[/models/{model}]/trace/setting"
 BOTH = (JSON_TYPE, BYTES)
+ASKING, ASKING_TEI = (404, 500, 504), (404, 424, 429, 504)  # statuses of calls that ask a model
 
 
 async def description(context: Context, request: Request) -> Reply:
@@ -287,6 +289,70 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("POST", f"{CUDA}[/region/{{region}}]/unregister", MUTATING, unregister, "Nothing is there to forget"),
     Route("GET", "/metrics", ORDINARY, metrics, "Figures for Prometheus", "Text", media=(TEXT_TYPE,)),
+    # What people's tools call, each in its own form.
+    Route(
+        *("POST", "[/v1]/embeddings", ORDINARY, openai.embeddings, "A vector for each text (OpenAI)"),
+        *("Embeddings", "EmbeddingsRequest", ASKING),
+        errors=openai.OPENAI,
+    ),
+    Route(
+        *("GET", "/v1/models", ORDINARY, openai.list_models, "Every model that is served (OpenAI)", "ModelCards"),
+        errors=openai.OPENAI,
+    ),
+    Route(
+        *("GET", "/v1/models/{model}", ORDINARY, openai.one_model, "A model that is served (OpenAI)", "ModelCard"),
+        errors=openai.OPENAI,
+    ),
+    Route(
+        *("POST", "/classify", ORDINARY, openai.classify, "The class of each text (vLLM)"),
+        *("Classes", "ClassifyRequest", ASKING),
+        errors=openai.OPENAI,
+    ),
+    Route(
+        *("POST", "[/v1]/score", ORDINARY, openai.score, "How well two texts go together (vLLM)"),
+        *("Scores", "ScoreRequest", ASKING),
+        errors=openai.OPENAI,
+    ),
+    Route(
+        *(
+            "POST",
+            "[/models/{model}]/rerank",
+            ORDINARY,
+            rerank.rerank,
+            "Texts by how well they answer a query (TEI, Jina, Cohere)",
+        ),
+        *("Any", "RerankRequest", ASKING_TEI),
+        errors=tei.RERANK,
+    ),
+    *[
+        Route(
+            *("POST", path, ORDINARY, rerank.rerank, "Texts by how well they answer a query (Cohere, Jina)"),
+            *("Any", "RerankRequest", ASKING),
+            errors=rerank.COHERE,
+        )
+        for path in ("/v1/rerank", "/v2/rerank")
+    ],
+    Route(
+        *("POST", "[/models/{model}]/embed", ORDINARY, tei.embed, "A vector for each text (TEI)"),
+        *("Vectors", "EmbedRequest", ASKING_TEI),
+        errors=tei.TEI,
+    ),
+    Route(
+        *("POST", "[/models/{model}]/predict", ORDINARY, tei.predict, "The classes of texts (TEI)"),
+        *("Predictions", "PredictRequest", ASKING_TEI),
+        errors=tei.TEI,
+    ),
+    Route(
+        *("POST", "[/models/{model}]/predict_tokens", ORDINARY, tei.predict_tokens, "The classes of tokens (TEI)"),
+        *("Predictions", "TokensRequest", ASKING_TEI),
+        errors=tei.TEI,
+    ),
+    *[Route("POST", path, ORDINARY, tei.whatever, errors=tei.TEI) for path in ("/", "/models/{model}")],
+    Route(
+        *("GET", "[/models/{model}]/info", ORDINARY, tei.info, "What a model is (TEI)", "Info"),
+        errors=tei.TEI,
+    ),
+    Route("GET", "/health", OPEN, tei.health),  # 503 where `/v2/health/ready` has 400
     # The page is no part of the protocol and is not described. Its files tell nothing.
     Route("GET", "/dashboard", OPEN, to_the_page),
     Route("GET", "/dashboard/", OPEN, page),

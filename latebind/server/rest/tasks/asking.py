@@ -1,0 +1,282 @@
+"""What the forms of all tools share: which model is meant, its rows read and asked, and scores of its logits.
+
+How long a call may take and which goes first is told by headers, for no tool's own form has both.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final, NamedTuple, Self, TypeVar
+
+import msgspec
+import numpy as np
+import orjson
+
+from latebind.domain.errors import InvalidRequest, NotFinite, TooLarge
+from latebind.domain.model import Activation, ModelSpec, Task
+from latebind.preprocessing.preprocessor import Prepared
+from latebind.preprocessing.text import TEXT, TextPreprocessor
+from latebind.server.calls import WAITED_HEADER, Terms, check_schedule, with_time_waited
+from latebind.server.faults import request_id
+from latebind.server.gateway import Answer, Array
+from latebind.server.limits import most_rows
+from latebind.server.rest.infer import JSON_LINES, TRACEPARENT, Context, check_depth
+from latebind.server.rest.messages import Reply
+from latebind.server.rest.protocol import Request
+from latebind.server.service import MICROSECOND, Service
+
+T = TypeVar("T")
+
+TIMEOUT: Final = b"latebind-timeout"  # seconds
+PRIORITY: Final = b"latebind-priority"
+CUT: Final = b"latebind-truncated"  # how many texts of the call were cut to what the model reads
+REQUEST_ID: Final = b"x-request-id"
+NUMBERS = 1 << 16  # that are written at a time, in about two milliseconds
+LONGEST = 1e9  # seconds: whatever is longer is no time-out
+
+# One text or several, or the same in tokens of the model (`texts_or_ids`).
+Texts = str | list[str | int | list[int]]
+AtMost = Annotated[int, msgspec.Meta(ge=0)] | None
+
+
+# Which model ----------------------------------------------------------------------------------------------------------
+
+
+def chosen(service: Service, name: str | None, *tasks: Task) -> ModelSpec:
+    """Return the model of this name, or the only one for one of these `tasks` where a call names none.
+
+    It reads texts. Raises `NotFound`, `Unavailable`, and `InvalidRequest`, which lists the models that there are.
+    """
+    fit = [spec for spec in service.models() if _fits(spec, tasks)]
+    if name:
+        spec = service.model(name)
+        if _fits(spec, tasks):
+            return spec
+        problem = f"model {name!r} is " + (f"one to {spec.about.task}" if spec.about.task else "one of tensors alone")
+    elif len(fit) == 1:
+        return fit[0]
+    else:
+        problem = "the call names no `model`"
+    names = ", ".join([spec.name for spec in fit[:20]])
+    there = f"of which there are {names}" if names else "of which none is served"
+    raise InvalidRequest(f"{problem}: ask one to {' or '.join(tasks)} texts, {there}")
+
+
+def _fits(spec: ModelSpec, tasks: Sequence[Task]) -> bool:
+    return spec.about.task in tasks and any(raw.name == TEXT for raw in spec.about.raw)
+
+
+class Named(msgspec.Struct):
+    """As much of a body as says which model it is for."""
+
+    model: str | None = None
+
+
+NAMED = msgspec.json.Decoder(Named)
+
+
+def model_named(body: bytes) -> str:
+    """Return the model that a body names; "" where it names none or is none, which whoever reads it will say."""
+    try:
+        return NAMED.decode(body).model or ""
+    except (ValueError, RecursionError):
+        return ""
+
+
+# What comes -----------------------------------------------------------------------------------------------------------
+
+
+async def read_body(context: Context, request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
+    """Read the body as JSON. Raises what reading raises, `TooLarge` and `InvalidRequest`."""
+    text, limits = await request.read(), context.limits
+    if len(text) > limits.json_bytes:
+        raise TooLarge(f"the body has {len(text)} bytes, more than {limits.json_bytes}: send fewer texts in a call")
+    check_depth(text, limits.json_depth)
+    try:
+        asked = decoder.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the JSON is not what this call takes: {error!s:.200}") from None
+    request.release()
+    request.watch()
+    return asked
+
+
+def texts_or_ids(given: Texts) -> tuple[list[str], list[list[int]]]:
+    """Return the texts, or else the rows of tokens, of an input of either. Raises `InvalidRequest`."""
+    items = [given] if isinstance(given, str) else given
+    kinds = set(map(type, items))
+    if kinds == {str}:
+        return items, []  # type: ignore[return-value]
+    if kinds == {int}:
+        return [], [items]  # type: ignore[list-item]
+    if kinds == {list}:
+        return [], items  # type: ignore[return-value]
+    if not items:
+        raise InvalidRequest("the input is empty: send a text, or a list of texts")
+    raise InvalidRequest("the input mixes texts, tokens and lists of tokens: send one kind alone")
+
+
+def _terms(fields: Mapping[bytes, bytes]) -> Terms:
+    """Return what the headers of a request say of its schedule, and its id. Raises `InvalidRequest`."""
+    seconds, priority = _number(fields, TIMEOUT, float), int(_number(fields, PRIORITY, int))
+    if seconds > LONGEST:
+        raise InvalidRequest(f"the header {TIMEOUT.decode()} is no number of seconds: leave it out, or send fewer")
+    timeout = max(1, int(seconds / MICROSECOND)) if seconds else 0  # 0 is the default
+    check_schedule(timeout, priority, None)
+    terms = Terms(fields.get(REQUEST_ID, b"").decode("latin-1"), timeout, priority)
+    return with_time_waited(terms, fields.get(WAITED_HEADER))
+
+
+def _number(fields: Mapping[bytes, bytes], header: bytes, kind: type[float]) -> float:
+    said = fields.get(header)
+    try:
+        number = kind(said) if said else 0
+    except ValueError:
+        number = -1
+    if not number >= 0:
+        raise InvalidRequest(f"the header {header.decode()} is no number from 0: leave it out, or send one")
+    return number
+
+
+# Asking ---------------------------------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """What a model told of the rows of one call."""
+
+    spec: ModelSpec
+    rows: Sequence[Prepared]
+    answers: Sequence[Answer]
+    id: str  # of the call
+    lines: bytes  # of the head of its reply
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were read."""
+        return sum([row.used for row in self.rows])
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The same as OpenAI tells it."""
+        return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
+
+    @property
+    def outputs(self) -> list[Array]:
+        """The output of each row `(1, *shape) float32`."""
+        name = self.spec.outputs[0].name
+        return [np.asarray(answer.outputs[name], np.float32) for answer in self.answers]
+
+    @property
+    def output(self) -> Array:
+        """The output `(N, *shape) float32`, where all rows have one shape."""
+        return np.concatenate(self.outputs)
+
+    def reply(self, body: object) -> Reply:
+        """Return the reply with this body."""
+        return Reply(_json(body), lines=self.lines)
+
+    async def reply_each(self, before: bytes, items: Sequence[object], behind: bytes, numbers: int) -> Reply:
+        """Return the reply with this list in it, of as many `numbers` in each item; others have turns in between."""
+        step, parts = max(1, NUMBERS // max(1, numbers)), [before]
+        for begin in range(0, len(items), step):
+            if begin:
+                await asyncio.sleep(0)
+                parts.append(b",")
+            parts.append(_json(items[begin : begin + step])[1:-1])
+        return Reply(b"".join([*parts, behind]), lines=self.lines)
+
+
+def _json(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A call of one model. Its time counts from here on."""
+
+    service: Service
+    spec: ModelSpec
+    most: int  # rows
+    terms: Terms
+    parent: str  # the caller's span
+
+    @classmethod
+    def of(cls, context: Context, request: Request, model: str | None, *tasks: Task) -> Self:
+        """Return the call that a request makes. Raises what `chosen` raises, and `InvalidRequest` for its headers."""
+        fields, service = request.fields, context.service
+        model = request.names.get("model") or model  # TEI's bodies name none, so that its paths may
+        parent = fields.get(TRACEPARENT, b"").decode("latin-1")
+        spec = chosen(service, model, *tasks)
+        return cls(service, spec, most_rows(spec, context.limits), _terms(fields), parent)
+
+    @property
+    def preprocessor(self) -> TextPreprocessor:
+        """What reads the model's texts."""
+        found = self.service.gateway.preprocessor(self.spec.name)
+        assert isinstance(found, TextPreprocessor), "the model reads texts"
+        return found
+
+    async def read(
+        self, texts: Mapping[str, Sequence[str]], *, truncate: bool, prompt: str | None = None
+    ) -> list[Prepared]:
+        """Return a row for each of some texts. Raises what `Service.prepare` raises."""
+        return await self.service.prepare(self.spec, texts, truncate=truncate, terms=self.terms, prompt=prompt)
+
+    async def rows(self, given: Texts, *, truncate: bool, prompt: str | None = None) -> list[Prepared]:
+        """Return a row for each text, or for each list of tokens, which have all that the model's own tokenizer adds.
+
+        Raises what `Service.prepare` raises, and `InvalidRequest`.
+        """
+        texts, ids = texts_or_ids(given)
+        if texts:
+            return await self.read({TEXT: texts}, truncate=truncate, prompt=prompt)
+        if len(ids) > self.most:
+            raise TooLarge(f"the call has {len(ids)} rows of {self.spec.name!r}: send 1 to {self.most}")
+        return self.preprocessor.rows_of(ids)
+
+    async def ask(self, rows: Sequence[Prepared]) -> Told:
+        """Ask the model for these rows. Raises what `Service.infer_each` raises."""
+        answers = await self.service.infer_each(self.spec, rows, self.terms, parent=self.parent)
+        times = [self.service.milliseconds(answer) for answer in answers]
+        lines = JSON_LINES % (max([waited for waited, _ in times]), max([ran for _, ran in times]))
+        cut = sum([row.cut > 0 for row in rows])
+        if cut:
+            lines += b"%b: %d\r\n" % (CUT, cut)
+        return Told(answers[0].spec or self.spec, rows, answers, request_id(self.terms.id), lines)
+
+
+# What a model's numbers say -------------------------------------------------------------------------------------------
+
+
+def scores(logits: Array, activation: Activation | None) -> Array:
+    """Return scores of logits `(..., C) float32`, of all classes together or each by itself; logits without either.
+
+    Raises `NotFinite`.
+    """
+    check_finite(logits)
+    if activation is None:
+        return logits
+    if activation is Activation.SIGMOID:
+        shrunk = np.exp(-np.abs(logits))  # at most 1, however large they are
+        return np.where(logits >= 0, np.float32(1.0), shrunk) / (1.0 + shrunk)
+    grown = np.exp(logits - logits.max(-1, keepdims=True))
+    return grown / grown.sum(-1, keepdims=True)  # type: ignore[no-any-return]
+
+
+def usual_activation(spec: ModelSpec) -> Activation:
+    """Return what makes scores of a model's logits; where nothing is said, what transformers takes."""
+    if spec.about.activation is not None:
+        return spec.about.activation
+    return Activation.SIGMOID if spec.outputs[0].shape[-1] == 1 else Activation.SOFTMAX
+
+
+def check_finite(values: Array) -> None:
+    """Raise `NotFinite` for NaN and infinity, which JSON does not have."""
+    if not np.isfinite(values).all():
+        raise NotFinite("the model's answer has NaN or infinity: ask it by /v2/models/NAME/infer for binary data")
+
+
+def label_of(spec: ModelSpec, index: int) -> str:
+    """Return the name of a class; where it has none, the one that transformers gives it."""
+    labels = spec.about.labels
+    return labels[index] if index < len(labels) else f"LABEL_{index}"

@@ -1,0 +1,162 @@
+"""Texts in the order in which they answer a query: the forms of Cohere (1 and 2), Jina and TEI, told apart by fields.
+
+`documents` are Cohere's and Jina's, and so is the reply; it has the fields of both. `texts` are TEI's.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
+from latebind.domain.model import Task
+from latebind.preprocessing.preprocessor import Prepared
+from latebind.preprocessing.text import PAIR, TEXT
+from latebind.server.gateway import Array
+from latebind.server.rest.infer import Context
+from latebind.server.rest.messages import Errors, Reply
+from latebind.server.rest.protocol import Request
+from latebind.server.rest.tasks.asking import Asking, AtMost, read_body, scores, usual_activation
+
+Document = str | dict[str, Any]
+
+
+def told(error: LatebindError, text: str) -> tuple[int, object]:
+    """Return status and body of an error: Cohere's `message`, and Jina's `detail`."""
+    return error.http_status, {"message": text, "detail": text}
+
+
+COHERE = Errors("CohereError", told)
+
+
+class RerankRequest(msgspec.Struct):
+    """The body of `/rerank`, `/v1/rerank` and `/v2/rerank`, in any of the forms."""
+
+    query: str
+    documents: list[Document] | None = None
+    texts: list[str] | None = None
+    model: str | None = None
+    top_n: AtMost = None
+    return_documents: bool | None = None
+    rank_fields: list[str] | None = None
+    max_tokens_per_doc: AtMost = None
+    max_chunks_per_doc: AtMost = None
+    truncate_prompt_tokens: int | None = None
+    priority: int | None = None
+    truncate: bool | None = None  # of TEI, as what follows
+    truncation_direction: str | None = None
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+REQUEST = msgspec.json.Decoder(RerankRequest)
+
+
+async def rerank(context: Context, request: Request) -> Reply:
+    """The best documents first."""
+    asked = await read_body(context, request, REQUEST)
+    if not (asked.documents if asked.texts is None else asked.texts):
+        raise InvalidRequest("there is no text to rank: send `documents` (Cohere, Jina) or `texts` (TEI), one or more")
+    if (asked.texts is None) == (asked.documents is None):
+        raise InvalidRequest("send a query with `documents` (Cohere, Jina), or with `texts` (TEI), and not with both")
+    asking = Asking.of(context, request, asked.model, Task.RERANK)
+    if asked.texts is not None:
+        return await _as_tei(asking, asked, asked.texts)
+    assert asked.documents is not None
+    return await _as_cohere(asking, asked, asked.documents, version=2 if request.head.target.startswith(b"/v2") else 1)
+
+
+async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Document], *, version: int) -> Reply:
+    """Answer in the form of Cohere and Jina.
+
+    Documents are cut to what the model reads, as both have it, and it is told;
+    they are returned unless the call says otherwise, as Jina has it; not in version 2 of Cohere's form.
+    """
+    _check_options(asked)
+    texts = [_text_of(document, asked.rank_fields) for document in documents]
+    rows = await _rows(asking, asked.query, texts, truncate=True)
+    most = asked.max_tokens_per_doc
+    if most is not None and any(row.used > most for row in rows):
+        raise InvalidRequest(
+            f"a document has over {most} tokens with its query: max_tokens_per_doc is not served, send less of it"
+        )
+    answer = await asking.ask(rows)
+    found = scores(answer.output, usual_activation(answer.spec))[:, 0]
+    results: list[dict[str, object]] = []
+    returned = version == 1 if asked.return_documents is None else asked.return_documents
+    for place, score in _best_first(found)[: asked.top_n or None]:
+        entry: dict[str, object] = {"index": place, "relevance_score": score}
+        results.append({**entry, "document": {"text": texts[place]}} if returned else entry)
+    meta: dict[str, object] = {"api_version": {"version": str(version)}}
+    meta["tokens"] = {"input_tokens": answer.tokens, "output_tokens": 0}
+    if cut := [place for place, row in enumerate(answer.rows) if row.cut]:
+        meta["warnings"] = [_cut_off(cut)]
+    jina = {"object": "list", "model": answer.spec.name, "usage": answer.usage}
+    return answer.reply({"id": answer.id, "results": results, "meta": meta, **jina})
+
+
+async def _as_tei(asking: Asking, asked: RerankRequest, texts: list[str]) -> Reply:
+    """Answer in TEI's form. Texts that are longer than the model reads are refused unless the call says otherwise."""
+    check_direction(asked.truncation_direction)
+    with as_tei():
+        rows = await _rows(asking, asked.query, texts, truncate=bool(asked.truncate))
+    answer = await asking.ask(rows)
+    found = scores(answer.output, None if asked.raw_scores else usual_activation(answer.spec))[:, 0]
+    return answer.reply(
+        [
+            {"index": place, "score": score, **({"text": texts[place]} if asked.return_text else {})}
+            for place, score in _best_first(found)
+        ]
+    )
+
+
+async def _rows(asking: Asking, query: str, texts: list[str], *, truncate: bool) -> list[Prepared]:
+    return await asking.read({TEXT: [query] * len(texts), PAIR: texts}, truncate=truncate)
+
+
+@contextmanager
+def as_tei() -> Iterator[None]:
+    """Raise `TooLarge` for texts that cannot be read: TEI has one status for all that."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise TooLarge(str(error)) from None
+
+
+def check_direction(direction: str | None) -> None:
+    """Raise `InvalidRequest` where a call wants texts cut at their beginning."""
+    if direction is not None and direction.lower() != "right":
+        raise InvalidRequest("texts are cut at their end alone: leave truncation_direction out")
+
+
+def _check_options(asked: RerankRequest) -> None:
+    if asked.priority:
+        raise InvalidRequest("priority is not served here: send the header latebind-priority, 1 (first) to 255")
+    if asked.max_chunks_per_doc not in (None, 1):
+        raise InvalidRequest("max_chunks_per_doc is not served: a document is read once, and cut to what fits")
+    if asked.truncate_prompt_tokens not in (None, -1):
+        raise InvalidRequest("truncate_prompt_tokens may be -1, for as many as the model reads: send that, or none")
+
+
+def _text_of(document: Document, fields: list[str] | None) -> str:
+    """Return the text of a document, which is one or has one."""
+    if isinstance(document, str):
+        return document
+    text = document.get("text")
+    if fields not in (None, ["text"]) or not isinstance(text, str):
+        raise InvalidRequest("a document is a text, or an object whose `text` is one; other fields are not ranked")
+    return text
+
+
+def _best_first(found: Array) -> list[tuple[int, float]]:
+    """Return place and score of all rows, of equal scores the first one first."""
+    order = np.argsort(-found, kind="stable")
+    return list(zip(order.tolist(), found[order].tolist(), strict=True))
+
+
+def _cut_off(cut: list[int]) -> str:
+    """Return what to tell of documents that were cut."""
+    named = ", ".join(map(str, cut[:20])) + (", and others" if len(cut) > 20 else "")
+    return f"documents {named} were truncated: with the query they have more tokens than the model reads"

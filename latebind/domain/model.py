@@ -13,6 +13,7 @@ ITEM_BYTES = {
 # Of tensors within stages; clients and cuts use those above.
 INNER_DTYPES = frozenset({*ITEM_BYTES, "bfloat16", "complex64", "complex128"})
 LENGTH = "length"  # the named dimension of what a sequence model reads
+TEXT_OUTPUT = "text"  # the output that is the text of the tokens that a model has written
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +187,11 @@ class ModelSpec:
     pads: bool = False
     packs: bool = False
     about: About = NOTHING_KNOWN
+
+    @property
+    def written(self) -> TensorSpec | None:
+        """The output whose tokens are those of a text, which clients get beside them; None where there is none."""
+        return self.outputs[0] if self.about.task is Task.GENERATE and self.about.raw else None
 
     @property
     def one_size(self) -> bool:

@@ -51,7 +51,9 @@ def _opened(
             _check_raw(about, Media.TEXT, TEXT, *([PAIR] if reads.pair else []))
             data = directory.read(TOKENIZER, most=MOST_BYTES)
             file = check_tokenizer(data, longest_text=most_bytes(reads))
-            return TextPreprocessor(reads, file, spans=about.task is Task.TAG, raw=about.raw)
+            return TextPreprocessor(
+                reads, file, spans=about.task is Task.TAG, raw=about.raw, writes=about.task is Task.GENERATE
+            )
         case PictureSettings():
             _check_raw(about, Media.PICTURE, IMAGE)
             return PicturePreprocessor(reads)

@@ -7,6 +7,7 @@ import numpy as np
 
 from latebind.domain.errors import InvalidRequest, RepositoryError
 from latebind.domain.model import Media, RawInput
+from latebind.preprocessing.decoding import TextDecoder
 from latebind.preprocessing.preprocessor import Array, Prepared, Raw, columns
 from latebind.preprocessing.settings import Role, TextSettings
 from latebind.preprocessing.tokenizer import TokenizerFile, is_of_library, load_tokenizer
@@ -30,18 +31,26 @@ def most_bytes(settings: TextSettings) -> int:
 class TextPreprocessor:
     """Makes ids, mask, types and positions, `(L,) int64` each, of one text a row, or of two.
 
-    `raw` says whether the second one must be there, which is left to clients by default.
+    `raw` says whether the second one must be there, which is left to clients by default. Where the model `writes`,
+    `decoder` makes text of its tokens.
 
     Raises `RepositoryError` for a tokenizer that the library refuses or that leaves no room for a text.
     """
 
     def __init__(
-        self, settings: TextSettings, file: TokenizerFile, *, spans: bool = False, raw: tuple[RawInput, ...] = ()
+        self,
+        settings: TextSettings,
+        file: TokenizerFile,
+        *,
+        spans: bool = False,
+        raw: tuple[RawInput, ...] = (),
+        writes: bool = False,
     ) -> None:
         self._settings, self._spans = settings, spans
         pair = (RawInput(PAIR, Media.TEXT, optional=True),) if settings.pair else ()
         self._raw = raw or (RawInput(TEXT, Media.TEXT), *pair)
         self._tokenizer = load_tokenizer(file)
+        self.decoder = TextDecoder(self._tokenizer) if writes else None
         self._most_bytes = most_bytes(settings)
         # The quick one, which tells no characters of tokens, takes two texts for one where nothing is put between them.
         whole = spans or self._tokenizer.post_processor is None

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from latebind.domain.errors import InvalidRequest, TooLarge
-from latebind.domain.model import Media, ModelSpec, RawInput, TensorSpec
+from latebind.domain.model import TEXT_OUTPUT, Media, ModelSpec, RawInput, TensorSpec
 from latebind.preprocessing.preprocessor import Preprocessor, Raw
 from latebind.server.described import NO_WISHES, RequestedOutput
 from latebind.server.gateway import NO_DIMS, Array
@@ -197,6 +197,15 @@ class Tensor:
             raise InvalidRequest(f"{self.title} has values from {found}: they must be {self._spec.range()}")
 
 
+class TextOutput(Tensor):
+    """The text of the tokens in `of`, an output of a model: one for each row."""
+
+    def __init__(self, of: TensorSpec) -> None:
+        super().__init__(of)
+        self.name, self.title = TEXT_OUTPUT, f"tensor {TEXT_OUTPUT!r}"
+        self.datatype, self.shape, self.dtype = BYTES, (1,), np.dtype(object)
+
+
 class RawElements(msgspec.Struct, frozen=True):
     """A raw input of a call, with `count` elements. If it has none here, they follow as `size` bytes in the body.
 
@@ -318,7 +327,7 @@ class Call(msgspec.Struct, frozen=True):
     goes first, 0 is the default. `waited` is how many seconds of its time were gone when it came.
 
     A call with `raw` inputs has no others; what is too long in them is cut where it may `truncate`. `preprocessor` is
-    what has made the rows of its `inputs`, where they were made of raw ones.
+    what has made the rows of its `inputs`, where they were made of raw ones, or is to make a text of its answer.
     """
 
     inputs: tuple[CallInput, ...]
@@ -335,10 +344,10 @@ class Call(msgspec.Struct, frozen=True):
     preprocessor: Preprocessor | None = None
 
 
-Said = TypeVar("Said", Call, Terms)
+Stated = TypeVar("Stated", Call, Terms)
 
 
-def with_time_waited(call: Said, said: str | bytes | None) -> Said:
+def with_time_waited(call: Stated, said: str | bytes | None) -> Stated:
     """Return the call with the time that its caller says it has waited, if it says so. Raises `InvalidRequest`."""
     if not said:
         return call
@@ -361,6 +370,8 @@ class Calls:
         self.spec = spec
         self.inputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.inputs}
         self.outputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor, spec.about.labels) for tensor in spec.outputs}
+        if spec.written is not None:
+            self.outputs = {**self.outputs, TEXT_OUTPUT: TextOutput(spec.written)}
         self._all = [
             tuple([CallOutput(tensor, binary) for tensor in self.outputs.values()]) for binary in (False, True)
         ]
@@ -464,8 +475,9 @@ class Calls:
             classes, most, reference = wishes.classification, self._limits.classes, wishes.reference()
             if not 0 <= classes <= most:
                 raise InvalidRequest(f"{tensor.title}: classification is {classes!s:.40}: ask for 1 to {most} classes")
-            if classes and tensor.datatype == "BOOL":
-                raise InvalidRequest(f"{tensor.title} is BOOL, of which no class is best: leave classification out")
+            if classes and tensor.datatype in {"BOOL", BYTES}:
+                stated = f"{tensor.title} is {tensor.datatype}"
+                raise InvalidRequest(f"{stated}, of which no class is best: leave classification out")
             place = None if reference is None else self._regions.place(reference)
             as_bytes = binary if wishes.binary_data is None else wishes.binary_data
             wanted[one.name] = CallOutput(tensor, as_bytes, classes, place)

@@ -1,9 +1,9 @@
 """How the protocol describes models and queries: metadata, configuration, statistics, and the steps that answered."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.model import TEXT_OUTPUT, ModelSpec, TensorSpec
 from latebind.server.calls import BYTES, DATATYPES
 from latebind.server.gateway import ModelMetrics, Snapshot, StepAnswer
 
@@ -30,6 +30,8 @@ def metadata(spec: ModelSpec) -> dict[str, object]:
         for tensors in (spec.inputs, spec.outputs)
     ]
     raw = [{"name": one.name, "datatype": BYTES, "shape": [-1, 1]} for one in spec.about.raw]
+    if spec.written is not None:
+        outputs.append({"name": TEXT_OUTPUT, "datatype": BYTES, "shape": [-1, 1]})
     about = {"name": spec.name, "versions": [spec.version], "platform": platform(spec)}
     return {**about, "inputs": raw or inputs, "outputs": outputs}
 
@@ -56,6 +58,9 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
         "model_transaction_policy": {"decoupled": False},
         "response_cache": {"enable": False},
     }
+    if spec.written is not None:
+        text = {"name": TEXT_OUTPUT, "data_type": "TYPE_STRING", "dims": [1]}
+        config["output"] = [*cast(list[object], config["output"]), text]
     told = {dim.name: dim.written() for dim in spec.dims}
     if spec.about.raw:
         config["input"] = [

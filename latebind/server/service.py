@@ -11,12 +11,14 @@ import numpy as np
 from msgspec import structs
 
 from latebind import __version__
-from latebind.domain.errors import InvalidRequest, NotFound, TurnedOff, Unavailable
-from latebind.domain.model import ModelSpec
+from latebind.domain.errors import Failed, InvalidRequest, NotFound, TurnedOff, Unavailable
+from latebind.domain.model import TEXT_OUTPUT, ModelSpec, Task
 from latebind.domain.wording import instead
 from latebind.logs import REQUEST
+from latebind.preprocessing.decoding import TextDecoder
 from latebind.preprocessing.preprocessor import Prepared, Preprocessor
-from latebind.server.calls import BYTES, Call, CallInput, CallOutput, Tensor, Terms
+from latebind.preprocessing.text import TextPreprocessor
+from latebind.server.calls import BYTES, Call, CallInput, CallOutput, Tensor, Terms, TextOutput
 from latebind.server.description import statistics, steps_as_parameters
 from latebind.server.each import Part, check_alike, joined, one_by_one, parts_of, write
 from latebind.server.gateway import (
@@ -33,7 +35,7 @@ from latebind.server.limits import Limits
 from latebind.server.preparing import Given, Preparing, Reading, check
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
-from latebind.server.streaming import stream
+from latebind.server.streaming import in_text, stream, written
 from latebind.server.tracing import TracedCall, Tracing
 
 EXTENSIONS = (
@@ -195,6 +197,7 @@ class Service:
         deadline is extended by the time that `fill` takes, because that is the client sending. Raises what
         `Gateway.claim`, `fill` and `Claim.send` raise, `NotFound` and `Unavailable`.
         """
+        call = self._with_decoder(spec, call)
         with self._followed(spec, call, parent) as followed:
             claim, deadline = await self._claim_filled(spec, call, fill, version)
             try:
@@ -205,7 +208,7 @@ class Service:
                 claim.release()
                 raise
         self._give_back(claim, answer)
-        return answer
+        return with_texts(spec, answer, self._decoder(call.preprocessor)) if _wants_text(spec, call) else answer
 
     async def prepare(
         self,
@@ -282,11 +285,14 @@ class Service:
     async def _read_and_answered(
         self, spec: ModelSpec, call: Call, given: Given, terms: Terms, version: str | None, parent: str
     ) -> tuple[Answer, list[Prepared]]:
+        preprocessor = self.gateway.preprocessor(spec.name)
         rows = await self.prepare(spec, given, truncate=call.truncate, terms=terms)
         wanted = {one.tensor.name for one in call.wanted}
-        outputs = [tensor for tensor in spec.outputs if tensor.name in wanted]
+        in_words = _wants_text(spec, call)
+        outputs = [one for one in spec.outputs if one.name in wanted or (in_words and one is spec.written)]
         check_alike(rows, outputs)
-        return joined(await self.infer_each(spec, rows, terms, version, parent), outputs), rows
+        answer = joined(await self.infer_each(spec, rows, terms, version, parent), outputs)
+        return with_texts(spec, answer, self._decoder(preprocessor)) if in_words else answer, rows
 
     async def prepared(self, spec: ModelSpec, call: Call, given: Given) -> tuple[Call, list[Prepared]]:
         """Return a call of one row with raw inputs as one with the tensors that are made of them, and its row."""
@@ -383,8 +389,25 @@ class Service:
             )
         if any(wanted.place is not None for wanted in call.wanted):
             raise InvalidRequest("a call that streams has no outputs in shared memory: leave the region out")
+        call = self._with_decoder(spec, call)
         following = self._followed(spec, call, parent)
-        return stream(call, partial(self._claim_filled, spec, call, fill, version), following)
+        pieces = stream(call, partial(self._claim_filled, spec, call, fill, version), following)
+        return in_text(spec, pieces, self._decoder(call.preprocessor)) if _wants_text(spec, call) else pieces
+
+    def _with_decoder(self, spec: ModelSpec, call: Call) -> Call:
+        """Return a call whose answer becomes a text by what reads the texts of this version, not of one after it."""
+        if call.preprocessor is not None or not _wants_text(spec, call):
+            return call
+        preprocessor = self.gateway.preprocessor(spec.name)
+        if self.gateway.models.get(spec.name) is not spec:
+            raise Superseded(spec.name)
+        return structs.replace(call, preprocessor=preprocessor)
+
+    def _decoder(self, preprocessor: Preprocessor | None) -> TextDecoder:
+        found = preprocessor.decoder if isinstance(preprocessor, TextPreprocessor) else None
+        if found is None:
+            raise Failed("nothing makes a text of the tokens that this model writes: build the model again")
+        return found
 
     def _followed(self, spec: ModelSpec, call: Call, parent: str) -> AbstractContextManager[TracedCall | None]:
         """Begin a call, which is traced to the end of the block if it is one to trace. Raises `Unavailable`."""
@@ -550,6 +573,17 @@ class Result(NamedTuple):
         return self.values.reshape(-1) if isinstance(self.values, np.ndarray) else self.values
 
 
+def _wants_text(spec: ModelSpec, call: Call) -> bool:
+    return spec.about.task is Task.GENERATE and any(isinstance(one.tensor, TextOutput) for one in call.wanted)
+
+
+def with_texts(spec: ModelSpec, answer: Answer, decoder: TextDecoder) -> Answer:
+    """Return an answer with the text of each row's tokens `(N, 1)`."""
+    tokens = answer.outputs[spec.outputs[0].name]
+    texts = [[decoder.text(written(row, spec.outputs[0].padding))] for row in tokens.tolist()]
+    return structs.replace(answer, outputs={**answer.outputs, TEXT_OUTPUT: np.array(texts, object)})
+
+
 def result(wanted: CallOutput, answer: Answer) -> Result:
     """Return one output of an answer in the form that the client wants: its values, or the best classes.
 
@@ -557,6 +591,9 @@ def result(wanted: CallOutput, answer: Answer) -> Result:
     classification extension (datatype BYTES).
     """
     tensor = wanted.tensor
+    if isinstance(tensor, TextOutput):
+        texts = answer.outputs[tensor.name]
+        return Result(BYTES, texts.shape, texts.ravel().tolist())
     array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
     if not wanted.classes:
         return Result(tensor.datatype, array.shape, array)

@@ -3,6 +3,11 @@
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, aclosing
 
+import numpy as np
+from msgspec import structs
+
+from latebind.domain.model import TEXT_OUTPUT, ModelSpec
+from latebind.preprocessing.decoding import TextDecoder, TextPieces
 from latebind.server.calls import Call
 from latebind.server.gateway import Answer, Claim
 from latebind.server.rest.messages import reply_to
@@ -26,6 +31,24 @@ async def stream(
                     yield piece
         finally:
             claim.release()
+
+
+async def in_text(spec: ModelSpec, pieces: AsyncGenerator[Answer], decoder: TextDecoder) -> AsyncGenerator[Answer]:
+    """Yield the pieces of an answer, each with what the text goes on by, `(1, 1)`: often nothing is certain yet."""
+    tokens, texts = spec.outputs[0], TextPieces(decoder)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            (row,) = piece.outputs[tokens.name].tolist()
+            said = texts.add(written(row, tokens.padding) if piece.complete else row, complete=piece.complete)
+            yield structs.replace(piece, outputs={**piece.outputs, TEXT_OUTPUT: np.array([[said]], object)})
+
+
+def written(tokens: list[int], padding: int | None) -> list[int]:
+    """Return the tokens of an answer without what it is filled up with."""
+    count = len(tokens)
+    while count and tokens[count - 1] == padding:
+        count -= 1
+    return tokens[:count]
 
 
 async def events(

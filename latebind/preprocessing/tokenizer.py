@@ -40,8 +40,9 @@ MOST_AFFIX = 16  # bytes that are put before or behind each word
 
 TRIAL_BYTES = 2 << 30  # of address space that a trial may have
 TRIAL_SECONDS = 60  # of processor time for all texts
-TEXT_SECONDS = 2.0  # of processor time for one text of the most bytes
-PATIENCE = 300.0  # seconds that a trial may take on a busy machine
+TEXT_SECONDS = 2.0  # of processor time for a text of `USUAL_BYTES`, and more for a longer one as it is longer
+USUAL_BYTES = 1 << 16
+PATIENCE = 60.0  # seconds that a trial may take on a busy machine
 
 Fields: TypeAlias = Mapping[str, Callable[["_Checker", Any, str], None]]
 
@@ -87,7 +88,7 @@ def is_of_library(error: BaseException) -> bool:
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
-def check_tokenizer(data: bytes, *, longest_text: int = 1 << 16) -> TokenizerFile:
+def check_tokenizer(data: bytes, *, longest_text: int = USUAL_BYTES) -> TokenizerFile:
     """Check what a `tokenizer.json` holds, and try it on texts of `longest_text` bytes in a process with limits.
 
     Raises `RepositoryError` if it holds what it may not, breaks, or takes too long or too much memory.
@@ -103,7 +104,8 @@ def try_tokenizer(file: TokenizerFile, *, longest_text: int) -> None:
         import tokenizers  # noqa: PLC0415  # it is optional
     except ImportError as error:
         raise ConfigError("reading texts takes the tokenizers library: pip install 'latebind[hf]'") from error
-    words = [str(number) for number in (TRIAL_BYTES, TRIAL_SECONDS, TEXT_SECONDS)]
+    of_text = TEXT_SECONDS * max(longest_text / USUAL_BYTES, 1)
+    words = [str(number) for number in (TRIAL_BYTES, TRIAL_SECONDS, of_text)]
     place = Path(tokenizers.__path__[0]).parent
     given = [file.json.encode(), *_texts(file.nasty, longest_text)]
     try:
@@ -121,7 +123,7 @@ def try_tokenizer(file: TokenizerFile, *, longest_text: int) -> None:
         raise _bad(f"was not through with its trial after {PATIENCE:g} s") from error
     answer = done.stdout.decode(errors="replace").strip()
     if done.returncode in {-signal.SIGXCPU, -signal.SIGKILL}:
-        answer = f"a text of {longest_text} bytes took more than {TEXT_SECONDS:g} s, or all more than {TRIAL_SECONDS}"
+        answer = f"a text of {longest_text} bytes took more than {of_text:g} s, or all more than {TRIAL_SECONDS}"
     if done.returncode or answer != trial.PASSED:
         raise _bad(f"did not pass its trial: {answer[:300] or f'the process ended with {done.returncode}'}")
 

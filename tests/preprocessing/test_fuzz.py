@@ -1,5 +1,6 @@
 """Thousands of drawn and altered inputs and files: nothing comes out but the errors that say what is wrong."""
 
+import base64
 import json
 import random
 import resource
@@ -131,6 +132,8 @@ def test_altered_sounds() -> None:
         test_sounds.pcm24(tone),
         test_sounds.extensible(1),
     ]
+    if test_sounds.has_flac():
+        good.append(test_sounds.flac(np.stack([tone, tone], -1)))
     preprocessor = SoundPreprocessor(SoundSettings("samples", 16_000, 16_000, True, "seen"))
     read, refused = counts(preprocessor, "sound", (altered(drawn.choice(good), drawn) for _ in range(ROWS)))
     assert min(read, refused) > 100
@@ -199,6 +202,30 @@ def test_altered_tokenizer_files(family: str) -> None:
                 preprocessor.prepare({"text": [given]}, truncate=True)
     assert loaded + refused == ROWS // 2
     assert min(loaded, refused) > 20
+
+
+@pytest.mark.slow
+def test_drawn_tables_of_characters() -> None:
+    """Trees of random units, whose lookups lead anywhere: what breaks the library is said of the text."""
+    drawn = np.random.default_rng(0)
+    content = json_of(FAMILIES["t5"]())
+    settings = TextSettings({Role.IDS: "ids"}, 32)
+    read = refused = 0
+    for _ in range(200):
+        tree = drawn.integers(0, 1 << 32, drawn.integers(1, 600), np.uint32)
+        tree[:: drawn.integers(1, 4)] &= 0x0003FFFF
+        texts = b"\0".join(bytes(drawn.integers(32, 127, drawn.integers(0, 20), np.uint8)) for _ in range(9))
+        table = base64.b64encode(tree.nbytes.to_bytes(4, "little") + tree.tobytes() + texts).decode()
+        content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": table}
+        with suppress(RepositoryError):
+            preprocessor = TextPreprocessor(settings, read_tokenizer(bytes_of(content)))
+            for given in HARD:
+                try:
+                    preprocessor.prepare({"text": [given]}, truncate=True)
+                    read += 1
+                except InvalidRequest:
+                    refused += 1
+    assert min(read, refused) > 100
 
 
 @pytest.mark.parametrize(

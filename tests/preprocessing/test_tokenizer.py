@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -79,8 +80,8 @@ def splitting(pattern: str) -> Content:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
-def charsmap(replacement: bytes) -> str:
-    return base64.b64encode((4).to_bytes(4, "little") + bytes(4) + replacement + b"\0").decode()
+def charsmap(replacement: bytes, tree: bytes = bytes(4)) -> str:
+    return base64.b64encode(len(tree).to_bytes(4, "little") + tree + replacement + b"\0").decode()
 
 
 ATTACKS: dict[str, tuple[str, Callable[[Content], None], str]] = {
@@ -253,6 +254,27 @@ def test_a_trial_runs_nothing_from_where_the_server_was_started(tmp_path: Any, m
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     try_tokenizer(read_tokenizer(bytes_of(json_of(bert()))), longest_text=100)
+
+
+def test_a_table_of_characters_is_used() -> None:
+    """Its tree is an array: from the root by 256 and a byte to a node, and from there by 1 to where its text begins."""
+    tree = np.zeros(512, "<u4")
+    tree[0] = 256 << 10
+    tree[256 ^ ord("A")] = ord("A") | 1 << 8 | 1 << 10
+    content = json_of(t5())
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap(b"bb", tree.tobytes())}
+    file = read_tokenizer(bytes_of(content))
+    assert load_tokenizer(file).normalizer.normalize_str("xAx") == "xbbx"
+    try_tokenizer(file, longest_text=1_000)
+
+
+def test_a_table_that_leads_nowhere_breaks_in_the_process_with_limits() -> None:
+    content = json_of(t5())
+    nowhere = np.full(4, 0x00FFFC00, "<u4").tobytes()
+    content["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": charsmap(b"", nowhere)}
+    file = read_tokenizer(bytes_of(content))
+    with pytest.raises(RepositoryError, match="did not pass its trial"):
+        try_tokenizer(file, longest_text=100)
 
 
 def test_expansion_within_the_bound_passes() -> None:

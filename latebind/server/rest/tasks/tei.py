@@ -153,12 +153,13 @@ async def predict(context: Context, request: Request) -> Reply:
     check_direction(asked.truncation_direction)
     asking = Asking.of(context, request, asked.model, Task.CLASSIFY, Task.RERANK, Task.TAG)
     pairs, batch = _pairs(asked.inputs)
+    tags = asking.spec.about.task is Task.TAG
+    ids = asking.preprocessor.ids if tags else ""
     answer = await _ask(asking, pairs, asked)
     spec, parameters = answer.spec, asked.parameters
-    if spec.about.task is Task.TAG:
+    if tags:
         texts = [text for text, _ in pairs]
         if parameters is None:
-            ids = asking.preprocessor.ids
             asked_tokens = TokensRequest(inputs=texts, raw_scores=asked.raw_scores)
             return answer.reply(_token_predictions(answer, texts, asked_tokens, ids))
         entities = _entities(answer, texts, parameters)

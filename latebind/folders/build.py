@@ -1,0 +1,182 @@
+"""Builds a folder as Hugging Face saves it into a model directory, and asks what was built with raw inputs."""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from latebind.domain.errors import ConfigError, ExportError
+from latebind.domain.model import About, Task, TensorSpec
+from latebind.domain.sizes import Dim
+from latebind.folders.files import CONFIG, Taken, taken
+from latebind.folders.hub import local_folder
+from latebind.folders.networks import Network, configuration, kind_of, load_network, task_of
+from latebind.folders.reading import Reading, reading_of
+from latebind.folders.rows import Labelled
+from latebind.folders.tasks import LOGITS, activation_of, around, labels_of
+from latebind.learned.samples import Samples
+from latebind.preprocessing.opening import open_preprocessor
+from latebind.preprocessing.preprocessor import Prepared, Preprocessor
+from latebind.preprocessing.settings import FORMAT, PREPROCESSING, Stored
+from latebind.program.build import BuildReport, build_program
+from latebind.program.export import dtype_name, runner
+from latebind.program.lengths import input_specs
+from latebind.program.load import load_program
+from latebind.program.measure import with_batch
+from latebind.program.verify import relative_error
+from latebind.repository.directory import ModelDirectory, json_bytes
+
+SAME = 1e-3  # by which an answer to a raw input may differ from the network's own, of its largest number
+CLOSE = 1e-4  # by which a number may that is made of a picture or a sound
+AT_ONCE = 256  # rows of data that are read together
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that was read: the module for its task, how its inputs are read, and what it is for.
+
+    `told` are lines for the report.
+    """
+
+    shown: str
+    module: nn.Module
+    reading: Reading
+    about: About
+    told: tuple[str, ...]
+
+    def specs(self) -> tuple[TensorSpec, ...]:
+        """Return the inputs of its module."""
+        reading = self.reading
+        given = {name: (dtype_name(row.dtype, name), row.shape[1:]) for name, row in reading.inputs.items()}
+        return input_specs(given, reading.dims, reading.sizes)
+
+    def files(self) -> dict[str, bytes]:
+        """Return the files of a model directory that say how raw inputs are read."""
+        return {PREPROCESSING: json_bytes(Stored(FORMAT, self.reading.settings)), **self.reading.files}
+
+    def preprocessor(self) -> Preprocessor:
+        """Return what makes tensors of raw inputs, as a server will. Raises `LatebindError`."""
+        with tempfile.TemporaryDirectory(prefix="latebind-") as place:
+            return open_preprocessor(ModelDirectory.create(Path(place) / "1", self.files()), self.about)
+
+    def answers(self, rows: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        """Return what the network itself answers."""
+        return runner(self.module, rows)(*rows.values())
+
+
+def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Folder:
+    """Read the folder that `source` names, or `hf:ORG/NAME`, for its task or another that it can be built for.
+
+    `dims` replace the ranges of what varies. What the folder's own processor makes of trial inputs is compared with
+    what a server will make of them. Raises `ConfigError`, in a sentence, for a folder that is not served.
+    """
+    with taken(local_folder(source), source) as found:
+        said = found.own(CONFIG)
+        kind = kind_of(said, source, embeds=any(part.kind == "Pooling" for part in found.modules))
+        if kind.task is Task.GENERATE:
+            raise ConfigError(f"{source} writes texts ({kind.seen}): that is not built from a folder yet")
+        config = configuration(found)
+        network = load_network(found, kind, task_of(kind, config, task, source), config)
+        module, told = around(network, found)
+        module.eval()
+        reading = reading_of(network, found, {dim.name: dim for dim in dims})
+        about = _about(network, found, module, reading)
+    folder = Folder(source, module, reading, about, tuple(told))
+    _check_preprocessing(folder)
+    return folder
+
+
+def _about(network: Network, found: Taken, module: nn.Module, reading: Reading) -> About:
+    """Return what a network is for, by what it answers to the examples."""
+    with torch.inference_mode():
+        answer = module(**reading.inputs)
+    logits = answer.get(LOGITS)
+    classes = 0 if logits is None else logits.shape[1 if network.task is Task.SEGMENT else -1]
+    labels = labels_of(network, classes)
+    if labels and len(labels) != classes:
+        raise ConfigError(f"{found.shown} names {len(labels)} classes (id2label), and answers for {classes}")
+    return About(network.task, reading.raw, labels, activation_of(network, found, classes))
+
+
+def _check_preprocessing(folder: Folder) -> None:
+    """Raise `ConfigError` where a server would read trial inputs in another way than the folder's own processor."""
+    reading, found = folder.reading, folder.preprocessor().prepare(folder.reading.trials, truncate=True)
+    for place, (row, wanted) in enumerate(zip(found, reading.reference(reading.trials), strict=True)):
+        for name, tensor in wanted.items():
+            own, there = torch.from_numpy(row.tensors[name]), tensor[0]
+            exact = not there.is_floating_point()
+            same = own.shape == there.shape and own.dtype == there.dtype
+            if not same or not (torch.equal(own, there) if exact else torch.allclose(own, there, rtol=0, atol=CLOSE)):
+                shown = next(iter(reading.trials.values()))[place]
+                what = f"the text {shown!r:.60}" if isinstance(shown, str) else f"trial input {place}"
+                raise ConfigError(
+                    f"{folder.shown}: its own processor makes another {name} of {what} than a server would, "
+                    f"{_begin(there)} and not {_begin(own)}: this folder is not served"
+                )
+
+
+def _begin(tensor: Tensor) -> str:
+    values = ", ".join(f"{value:.4g}" for value in tensor.flatten()[:6].tolist())
+    return f"{list(tensor.shape)} {values}"
+
+
+def build_folder(
+    folder: Folder, *, directory: Path, samples: tuple[Samples, Samples] | None = None, **how: Any
+) -> BuildReport:
+    """Build a folder that was read into the model directory `directory`, on rows of `samples` too if there are any.
+
+    At the end what was built is asked with the trial inputs. For `how` see `build_program`. Raises `ExportError` and
+    `ConfigError` as that does, and where an answer is not the network's own; nothing is left in the directory then.
+    """
+    inputs, dims, data = folder.reading.inputs, folder.reading.dims, None
+    if samples is not None:
+        data = samples[0].ordered(folder.specs(), dims).typical()
+        if dims:  # what is measured is then as long as what comes
+            inputs = dict(zip(inputs, with_batch(data, 2), strict=True))
+    report = build_program(
+        folder.module,
+        inputs,
+        data=data,
+        directory=directory,
+        dims=dims,
+        sizes=folder.reading.sizes or None,
+        about=folder.about,
+        files=folder.files(),
+        **how,
+    )
+    error = worst_error(folder, report.directory)
+    if not error <= SAME:
+        shutil.rmtree(report.directory.path)
+        raise ExportError(f"{folder.shown}: what was built differs from the network by {error:.1e} on trial inputs")
+    return report
+
+
+def worst_error(folder: Folder, directory: ModelDirectory) -> float:
+    """Return by how much answers to the trial inputs differ from those of network and processor of the folder."""
+    trials = folder.reading.trials
+    program, prepared = load_program(directory), open_preprocessor(directory, folder.about)
+    worst = 0.0
+    for row, wanted in zip(prepared.prepare(trials, truncate=True), folder.reading.reference(trials), strict=True):
+        tensors = [torch.from_numpy(row.tensors[spec.name])[None] for spec in program.spec.inputs]
+        worst = max(worst, relative_error(program.run(*tensors), folder.answers(wanted)))
+    return worst
+
+
+def samples_of(folder: Folder, labelled: Labelled, *, seed: int) -> tuple[tuple[Samples, Samples], str]:
+    """Return labelled rows in halves, in an order that is drawn: files often have one class after another.
+
+    And what to tell of texts that were cut to fit, "" where none was. Raises `LatebindError` for what cannot be read.
+    """
+    preprocessor, rows = folder.preprocessor(), list[Prepared]()
+    for begin in range(0, len(labelled.labels), AT_ONCE):
+        some = {name: each[begin : begin + AT_ONCE] for name, each in labelled.raw.items()}
+        rows += preprocessor.prepare(some, truncate=True)
+    cut = sum(row.cut > 0 for row in rows)
+    inputs = {name: [torch.from_numpy(row.tensors[name]) for row in rows] for name in folder.reading.inputs}
+    samples = Samples(inputs, torch.tensor(labelled.labels))
+    return samples.halves(seed), f"{cut} of {len(rows)} are cut to the longest that the model reads" if cut else ""

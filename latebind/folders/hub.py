@@ -1,0 +1,56 @@
+"""Folders of models at the Hugging Face hub: which files are fetched, and where they lie; offline, its cache."""
+
+import re
+from pathlib import Path
+
+from latebind.domain.errors import ConfigError
+from latebind.folders.files import ENDINGS, HUB
+
+NAMED = re.compile(r"(?P<repo>[\w.-]{1,96}(?:/[\w.-]{1,96})?)(?:@(?P<revision>[\w./-]{1,200}))?", re.ASCII)
+ELSEWHERE = ("onnx/*", "openvino/*", "coreml/*", "tf/*", "gguf/*", "original/*", "checkpoint-*/*", "runs/*")
+
+
+def folder_name(source: str) -> str:
+    """Return what a model from this folder, or name at the hub, is called unless people say otherwise."""
+    last = source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else Path(source).resolve().name
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", last.rpartition("/")[2]).lstrip("._-")[:128] or "model"
+
+
+def local_folder(source: str) -> Path:
+    """Return the folder on this machine that `source` names, such as models/minilm or hf:ORG/NAME@main.
+
+    Of the hub only data is fetched: configurations, vocabularies and safetensors. Raises `ConfigError`.
+    """
+    if not source.startswith(HUB):
+        return Path(source)
+    found = NAMED.fullmatch(source.removeprefix(HUB))
+    if found is None or ".." in source:
+        raise ConfigError(f"{source!r:.200}: write it as {HUB}ORG/NAME, or {HUB}ORG/NAME@REVISION")
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  (an extra)
+    from huggingface_hub.errors import (  # noqa: PLC0415
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        return Path(
+            snapshot_download(
+                found["repo"],
+                revision=found["revision"],
+                allow_patterns=[f"*{ending}" for ending in ENDINGS],
+                ignore_patterns=list(ELSEWHERE),
+            )
+        )
+    except GatedRepoError:
+        told = "asks for consent: give it there, log in by `hf auth login`, and build again"
+    except RepositoryNotFoundError:
+        told = "is not at the hub, or not for everybody: is the name right? `hf auth login` lets you in"
+    except RevisionNotFoundError:
+        told = f"has no revision {found['revision']!r}"
+    except LocalEntryNotFoundError:
+        told = "is not in the cache, and the hub cannot be reached: fetch it where there is a network, or name a folder"
+    except (OSError, ValueError) as error:
+        told = f"cannot be fetched ({' '.join(str(error).split())[:300]})"
+    raise ConfigError(f"{source} {told}") from None

@@ -1,0 +1,117 @@
+"""Folders of many architectures, over all tasks: what is built answers raw inputs as the folder's own pipeline does."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from latebind.domain.model import Media, Task
+from latebind.folders.build import Folder, build_folder, read_folder
+from latebind.preprocessing.opening import open_preprocessor
+from latebind.preprocessing.preprocessor import Raw
+from latebind.preprocessing.settings import PREPROCESSING, TOKENIZER
+from latebind.program.load import load_program
+from latebind.program.program import Program
+from latebind.program.stored import read_model
+from latebind.program.verify import relative_error
+from latebind.repository.directory import ModelDirectory
+from tests.folders.making import CASES, make_folder, pictures, reference, sounds, texts
+
+INPUTS = 100
+SAME = 1e-4  # of the largest number
+CHEAP = ("dinov2",)  # in the fast tests
+OUTPUTS = {Task.EMBED: ("embedding",), Task.DETECT: ("logits", "boxes")}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was made of a case: the folder, what was read of it, and the model directory."""
+
+    name: str
+    path: Path
+    folder: Folder
+    directory: ModelDirectory
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
+    """Return a function that builds a case once."""
+    made: dict[str, Built] = {}
+
+    def build(name: str) -> Built:
+        if name not in made:
+            place = tmp_path_factory.mktemp(name)
+            path = make_folder(name, place / "folder")
+            folder = read_folder(str(path), dims=CASES[name].dims)
+            report = build_folder(
+                folder, directory=place / name / "1", name=name, backends=["eager"], max_batch=2, max_overhead=None
+            )
+            made[name] = Built(name, path, folder, report.directory)
+        return made[name]
+
+    return build
+
+
+def answers(built: Built, given: dict[str, Sequence[Raw]]) -> list[tuple[torch.Tensor, ...]]:
+    """Return what a server would answer to each row: its own preprocessor, then the program."""
+    preprocessor = open_preprocessor(built.directory, read_model(built.directory).about)
+    program: Program = load_program(built.directory)
+    found = []
+    for row in preprocessor.prepare(given, truncate=True):
+        tensors = [torch.from_numpy(row.tensors[spec.name])[None] for spec in program.spec.inputs]
+        found.append(program.run(*tensors))
+    return found
+
+
+slow = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in CHEAP]
+
+
+@pytest.mark.parametrize("name", [*CHEAP, *slow])
+def test_answers_to_raw_inputs_are_those_of_the_folders_own_pipeline(name: str, build: Callable[[str], Built]) -> None:
+    case, built = CASES[name], build(name)
+    about, stored = built.folder.about, read_model(built.directory)
+    assert stored.about == about
+    assert (about.task, about.activation, len(about.labels)) == (case.task, case.activation, case.labels)
+    assert about.raw[0].name == case.of
+    assert [spec.name for spec in stored.outputs] == [*OUTPUTS.get(case.task, ("logits",))]
+    assert PREPROCESSING in built.directory.files
+    assert (TOKENIZER in built.directory.files) == (case.of == "text")
+    draw: dict[str, Callable[[int], Sequence[Any]]] = {"text": texts, "image": pictures, "sound": sounds}
+    raw = draw[case.of](INPUTS)
+    pair = len(about.raw) == 2
+    seconds = texts(INPUTS, seed=1) if pair else []
+    given: dict[str, Sequence[Raw]] = {case.of: raw, "text_pair": seconds} if pair else {case.of: raw}
+    found, wanted = answers(built, given), reference(name, built.path)(raw, seconds)
+    for one, own in zip(found, wanted, strict=True):
+        assert [tensor.shape for tensor in one] == [tensor.shape for tensor in own]
+        assert relative_error(one, own) < SAME
+    if case.task is Task.CLASSIFY:
+        assert about.labels[:2] == ("no", "yes")
+
+
+@pytest.mark.slow
+def test_a_pair_may_be_left_out(build: Callable[[str], Built]) -> None:
+    built, some = build("bert"), texts(10)
+    for one, own in zip(answers(built, {"text": some}), reference("bert", built.path)(some, []), strict=True):
+        assert relative_error(one, own) < SAME
+
+
+@pytest.mark.slow
+def test_texts_share_a_batch_and_are_as_long_as_the_network_takes(build: Callable[[str], Built]) -> None:
+    longest = {"bert": 48, "roberta_many": 46, "bert_mean": 24}
+    for name, most in longest.items():
+        stored = read_model(build(name).directory)
+        assert [(dim.name, dim.least, dim.most) for dim in stored.dims] == [("L", 1, most)]
+        assert stored.pads
+
+
+@pytest.mark.slow
+def test_inputs_have_the_names_that_the_network_has(build: Callable[[str], Built]) -> None:
+    assert [spec.name for spec in read_model(build("bert_mean").directory).inputs] == ["input_ids", "attention_mask"]
+    assert [spec.shape for spec in read_model(build("vit").directory).inputs] == [(3, 32, 32)]
+    stored = read_model(build("wav2vec2").directory)
+    assert [(dim.name, dim.least, dim.most) for dim in stored.dims] == [("T", 60, 2_400)]
+    assert stored.about.raw[0].media is Media.SOUND

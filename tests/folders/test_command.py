@@ -1,0 +1,71 @@
+"""`latebind build FOLDER` as people type it: models that take texts, with learned caches, and options without a use."""
+
+import json
+from pathlib import Path
+from random import Random
+
+import pytest
+from typer.testing import CliRunner
+
+from latebind.cli.main import app
+from latebind.domain.model import Task
+from latebind.learned.stored import read_caches
+from latebind.program.stored import read_model
+from latebind.repository.directory import ModelDirectory
+from tests.folders.making import WORDS, make_folder
+
+QUICK = ["--backend", "eager", "--max-batch", "2", "--min-stage-ms", "0"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder("distilbert", tmp_path_factory.mktemp("folders") / "answers")
+
+
+@pytest.mark.slow
+def test_a_folder_is_built_with_learned_caches_and_listed(folder: Path, tmp_path: Path) -> None:
+    random, models, told = Random(0), tmp_path / "models", tmp_path / "told.json"
+    rows = [{"words": " ".join(random.choices(WORDS, k=6)), "answer": place // 300} for place in range(900)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    data = ["--data", str(tmp_path / "rows.jsonl"), "--text-column", "words", "--label-column", "answer"]
+    learn = ["--lessons", "2000", "--fidelity", "0.5", "--answers", "0", "--kind", "light"]
+    command = ["build", str(folder), "--out", str(models), *QUICK, "--dim", "L=1..16", *data, *learn]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    directory = ModelDirectory.open(models / "answers" / "1")
+    stored = read_model(directory)
+    assert stored.about.task is Task.CLASSIFY
+    assert [dim.written() for dim in stored.dims] == ["1..16"]
+    assert read_caches(directory) is not None
+    listed = CliRunner().invoke(app, ["models", str(models), "--json", str(told)])
+    assert listed.exit_code == 0, listed.output
+    (row,) = json.loads(told.read_text())["models"]
+    assert (row["task"], row["takes"], row["labels"]) == ("classify", "text, text_pair (optional)", 3)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--input", "input_ids=int64:L"], "--input: the folder says that itself"),
+        (["--output", "logits"], "--output: the folder says that itself"),
+        (["--weights", "w.safetensors"], "--weights: the folder says that itself"),
+        (["--data-option", "a=b"], "--data-option: the folder says that itself"),
+        (["--task", "tag"], "is built for classify or rerank or embed"),
+        (["--dim", "H=1..8"], "--dim H: what varies in the inputs"),
+        (["--task", "embed", "--data", "rows.csv"], "learned caches answer for classifiers, and answers is for embed"),
+        (["--data", "rows.xlsx"], "give a table of texts"),
+    ],
+)
+def test_options_without_a_use_for_a_folder_are_refused(
+    more: list[str], said: str, folder: Path, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(app, ["build", str(folder), "--out", str(tmp_path / "models"), *QUICK, *more])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_folder_that_is_not_there_is_told_of(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["build", str(tmp_path / "gone"), "--input", "x=float32:3"])
+    assert done.exit_code == 2
+    assert "there is no such folder, and a function is written as" in " ".join(done.output.split())

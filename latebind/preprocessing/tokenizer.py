@@ -38,7 +38,8 @@ MOST_EXPANSION = 512  # times: bytes that become of one byte of a text before it
 MOST_REPLACEMENT = 40  # bytes that a table of Unicode replaces something by; those of SentencePiece have 33 at most
 MOST_AFFIX = 16  # bytes that are put before or behind each word
 
-TRIAL_BYTES = 2 << 30  # of address space that a trial may have
+# Address space that a trial may have: vocabularies of 250,000 tokens take 100 times their file as they are loaded.
+TRIAL_BYTES, TRIAL_TIMES, MOST_TRIAL_BYTES = 1 << 30, 128, 4 << 30
 TRIAL_SECONDS = 60  # of processor time for all texts
 TEXT_SECONDS = 2.0  # of processor time for a text of `USUAL_BYTES`, and more for a longer one as it is longer
 USUAL_BYTES = 1 << 16
@@ -105,7 +106,8 @@ def try_tokenizer(file: TokenizerFile, *, longest_text: int) -> None:
     except ImportError as error:
         raise ConfigError("reading texts takes the tokenizers library: pip install 'latebind[hf]'") from error
     of_text = TEXT_SECONDS * max(longest_text / USUAL_BYTES, 1)
-    words = [str(number) for number in (TRIAL_BYTES, TRIAL_SECONDS, of_text)]
+    space = min(TRIAL_BYTES + TRIAL_TIMES * len(file.json), MOST_TRIAL_BYTES)
+    words = [str(number) for number in (space, TRIAL_SECONDS, of_text)]
     place = Path(tokenizers.__path__[0]).parent
     given = [file.json.encode(), *_texts(file.nasty, longest_text)]
     try:

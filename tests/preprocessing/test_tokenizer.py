@@ -238,7 +238,7 @@ def test_a_file_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_trial_may_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checked, "TRIAL_BYTES", 1 << 25)
+    monkeypatch.setattr(checked, "MOST_TRIAL_BYTES", 1 << 25)
     with pytest.raises(RepositoryError, match="did not pass"):
         try_tokenizer(read_tokenizer(bytes_of(json_of(bert()))), longest_text=1 << 16)
 

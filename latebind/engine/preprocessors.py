@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -19,9 +18,10 @@ Opens = Callable[[ModelDirectory, About], Preprocessor]
 
 
 def open_preprocessor(directory: ModelDirectory, about: About) -> Preprocessor:
-    """Open that of a model directory; what this imports is needed by models that read alone."""
-    found: Preprocessor = import_module("latebind.preprocessing.opening").open_preprocessor(directory, about)
-    return found
+    """Open that of a model directory. What this imports, models need that read alone."""
+    from latebind.preprocessing import opening  # noqa: PLC0415
+
+    return opening.open_preprocessor(directory, about)
 
 
 class Described(msgspec.Struct):

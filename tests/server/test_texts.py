@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,24 +11,31 @@ import pytest
 import torch
 import tritonclient.grpc.aio as triton
 
-from latebind.domain.config import EngineConfig
+from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
 from latebind.domain.errors import Unavailable
 from latebind.domain.model import About, Task
 from latebind.domain.sizes import Dim
 from latebind.engine.client import EngineClient
+from latebind.engine.engines import Engines
+from latebind.engine.order import EngineOrder
+from latebind.preprocessing.settings import FORMAT, PREPROCESSING, TOKENIZER, Role, Stored, TextSettings
 from latebind.program.build import build_program
-from latebind.program.stored import read_model
-from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
+from latebind.repository.directory import json_bytes
+from latebind.repository.listing import Selection
 from latebind.server.calls import Terms
+from latebind.server.frontend import Frontend
 from latebind.server.gateway import Array
 from latebind.server.service import Service
 from tests.building import made_once
+from tests.forked import FORKS
 from tests.networks import Tagger
+from tests.preprocessing.making import bert
 from tests.server.real import read_reply, real_frontend, until_all_is_free, written
 from tests.server.words import LONGEST, RAW, Words, numbers
 
 SLOTS, CLIENTS, CALLS = 16, 6, 8
-TAGGER = Tagger(words=100)
+TAGGER = Tagger(words=300)
+READS = TextSettings({Role.IDS: "ids", Role.MASK: "mask"}, LONGEST, pair=True)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +56,9 @@ def built(folder: Path) -> None:
         max_batch=4,
         dims=[Dim("L", 1, LONGEST)],
         sizes={"ids": ["L"], "mask": ["L"]},
+        about=About(Task.TAG, RAW),
+        files={PREPROCESSING: json_bytes(Stored(FORMAT, READS)), TOKENIZER: bert().to_str().encode()},
     )
-    directory = ModelDirectory.open(folder / "tagger")
-    directory.write_files({MODEL: json_bytes(replace(read_model(directory), about=About(Task.TAG, RAW)))})
 
 
 def text(random: Random) -> str:
@@ -60,7 +66,11 @@ def text(random: Random) -> str:
 
 
 def right(one: str) -> tuple[Array, Array]:
-    ids = torch.tensor([numbers(one)])
+    return told_of(numbers(one))
+
+
+def told_of(ids_of_one: list[int]) -> tuple[Array, Array]:
+    ids = torch.tensor([ids_of_one])
     with torch.inference_mode():
         found = TAGGER(ids, torch.ones_like(ids))
     return found["tags"].numpy(), found["topic"].numpy()
@@ -107,6 +117,33 @@ def test_every_text_has_its_own_answer_whoever_asks_and_however(models: Path) ->
 def same(found: Array | None, wanted: list[Array]) -> None:
     assert found is not None
     np.testing.assert_allclose(found, np.concatenate(wanted), rtol=1e-3, atol=1e-4)
+
+
+def test_a_model_is_served_with_the_tokenizer_that_lies_beside_it(models: Path) -> None:
+    texts = ["Can you tell?", "a lazy dog", "How long must a carrot cake bake without eggs, and how do I make it?"]
+    given = {"name": "text", "shape": [3], "datatype": "BYTES", "data": texts}
+    asked = {"inputs": [given], "outputs": [{"name": "topic"}], "parameters": {"truncate": True}}
+    ids = [bert().encode(one).ids for one in texts]
+    assert max(map(len, ids)) > LONGEST
+    ids = [one if len(one) <= LONGEST else [*one[: LONGEST - 1], one[-1]] for one in ids]
+
+    async def test() -> None:
+        order = EngineOrder((), EngineConfig(slots=SLOTS), PolicyConfig())
+        engines = await Engines.start(order, Selection(models).first(), FORKS)
+        try:
+            async with Frontend(engines, FrontendConfig(port=0, deadline=30.0)) as frontend:
+                reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+                for piece in written("tagger", [json.dumps(asked).encode()], None, chunked=False):
+                    writer.write(piece)
+                told = json.loads((await read_reply(reader)).data)
+                writer.close()
+        finally:
+            await engines.close()
+        same(np.array(told["outputs"][0]["data"]).reshape(3, 4), [told_of(one)[1] for one in ids])
+        assert told["parameters"]["tokens"] == [len(one) for one in ids]
+        assert told["parameters"]["truncated"] == [False, False, True]
+
+    asyncio.run(asyncio.wait_for(test(), 300.0))
 
 
 async def many(service: Service, client: EngineClient, random: Random) -> list[Any]:

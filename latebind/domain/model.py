@@ -9,11 +9,19 @@ from latebind.domain.sizes import Dim, Size, size_of
 
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4, "float64": 8,
+    "bfloat16": 2,
 }  # fmt: skip
 # Of tensors within stages; clients and cuts use those above.
-INNER_DTYPES = frozenset({*ITEM_BYTES, "bfloat16", "complex64", "complex128"})
+INNER_DTYPES = frozenset({*ITEM_BYTES, "complex64", "complex128"})
+# What queries compute with: numpy has the others.
+COMPUTED_DTYPES = tuple(name for name in ITEM_BYTES if name != "bfloat16")
 LENGTH = "length"  # the named dimension of what a sequence model reads
 TEXT_OUTPUT = "text"  # the output that is the text of the tokens that a model has written
+
+
+def is_floating(dtype: str) -> bool:
+    """Return whether numbers of this dtype are floating-point ones."""
+    return "float" in dtype
 
 
 @dataclass(frozen=True, slots=True)

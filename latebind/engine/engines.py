@@ -20,7 +20,7 @@ import numpy as np
 from latebind.adaptation.controller import FULL_DEPTH
 from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavailable
-from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.model import ModelSpec, TensorSpec, is_floating
 from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace
 from latebind.engine.claims import Claim
@@ -31,7 +31,7 @@ from latebind.engine.shared import LOOK_SECONDS
 from latebind.forks.client import ForkServer
 from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.repository.listing import Serving
-from latebind.server.gateway import NO_DIMS, Array, Snapshot
+from latebind.server.gateway import BFLOAT16, NO_DIMS, Array, Snapshot, array_dtype
 
 T = TypeVar("T")
 
@@ -541,6 +541,6 @@ async def probe(client: EngineClient, models: Iterable[str]) -> None:
 def _made_up(spec: ModelSpec, tensor: TensorSpec, dims: Mapping[str, int]) -> Array:
     """Return an input of a row, as models are profiled: normal numbers, or zeros where these are valid."""
     shape = tensor.shape_of(dims)
-    if tensor.dtype.startswith("float"):
+    if is_floating(tensor.dtype) and tensor.dtype != BFLOAT16:
         return np.random.default_rng(0).standard_normal(shape).astype(tensor.dtype)
-    return np.full(shape, tensor.filler, tensor.dtype)
+    return np.full(shape, tensor.filler, array_dtype(tensor.dtype))

@@ -16,7 +16,6 @@ from queue import SimpleQueue
 from threading import Thread
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -258,7 +257,7 @@ def _measure_sequence(
         _, working = peak_growth(partial(_warm_up, program, model.spec.max_batch))
         if not program.costs_fit:
             program = profile_sequence(program)
-    row = ROW_COPIES * sum([np.dtype(part.dtype).itemsize * prod(part.shape) for part in program.parts])
+    row = ROW_COPIES * sum([getattr(torch, part.dtype).itemsize * prod(part.shape) for part in program.parts])
     footprint = Footprint(tuple(piece.size for piece in pieces), seconds, row=row)
     return replace(model, costs=program.costs, program=program, footprint=footprint, working=working // MIB * MIB)
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from latebind.domain.model import ITEM_BYTES, ModelSpec, TensorSpec
 from latebind.engine.shared import Owners
+from latebind.server.gateway import array_dtype
 
 ALIGNMENT: Final = 64  # of arrays
 GRANULE: Final = 16  # bytes: extents, and the tensors within, begin at a multiple and take one
@@ -55,7 +56,7 @@ class SizedSlots:
         self._dims = dims
         self._places = places
         tensors = (*spec.inputs, *spec.outputs)
-        self._dtypes = [np.dtype(tensor.dtype) for tensor in tensors]
+        self._dtypes = [array_dtype(tensor.dtype) for tensor in tensors]
         self.shapes = shapes_of(spec, tensors)
         self._strides = lru_cache(MOST_SHAPES)(self._bytes_of_row)
 
@@ -126,7 +127,7 @@ class SizedSlots:
         shapes = self.shapes(longest(sizes))
         found = tuple(
             [
-                np.full((len(slots), *shapes[number]), tensor.padding or 0, tensor.dtype)
+                np.full((len(slots), *shapes[number]), tensor.padding or 0, self._dtypes[number])
                 for number, tensor in enumerate(self.spec.inputs)
             ]
         )
@@ -219,7 +220,7 @@ class SlotMemory:
         for spec in models:
             arrays = list[Rows]()
             for tensor, count in _arrays(spec, rows[spec.name]):
-                flat = np.frombuffer(self._memory, np.dtype(tensor.dtype), count * prod(tensor.shape), offset)
+                flat = np.frombuffer(self._memory, array_dtype(tensor.dtype), count * prod(tensor.shape), offset)
                 arrays.append(flat.reshape(count, *tensor.shape))
                 offset += _aligned(count * tensor.row_bytes)
             *arrays, versions = arrays
@@ -232,6 +233,7 @@ class SlotMemory:
         self.arrays = np.frombuffer(self._memory, np.uint8, self._begin)
         self.models = tuple(found)
         self.by_name = {spec.name: slots for spec, slots in zip(models, self.models, strict=True)}
+        self.specs = {spec.name: spec for spec in models}
 
     def extents(self) -> "Extents":
         """Return the memory behind the arrays, in one hole, for the process that takes extents of it."""

@@ -34,7 +34,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.actions import Run
+from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.slots import ModelSlots, SlotMemory
+from latebind.server.gateway import BFLOAT16
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +57,9 @@ class HostStaging:
     copies = False
 
     def __init__(self, models: Sequence[str], memory: SlotMemory) -> None:
-        self._inputs = {name: tensors_of(memory.by_name[name].inputs) for name in models}
-        self._outputs = {name: tensors_of(memory.by_name[name].outputs) for name in models}
+        slots = {name: memory.by_name[name] for name in models}
+        self._inputs = {name: tensors_of(own.inputs, memory.specs[name].inputs) for name, own in slots.items()}
+        self._outputs = {name: tensors_of(own.outputs, memory.specs[name].outputs) for name, own in slots.items()}
 
     def copy_in(self, model: str, slots: Sequence[int]) -> None:
         """Do nothing: stages read the slots."""
@@ -75,13 +78,13 @@ class HostStaging:
     def wait(self) -> None:
         """Return when everything launched on this stream has been computed."""
 
-    def there(self, arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
+    def there(self, arrays: Sequence[NDArray[np.generic]], specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
         """Return these inputs `(B, ...)` where the stages read them."""
-        return tensors_of(arrays)
+        return tensors_of(arrays, specs)
 
     def back(self, results: Sequence[Tensor]) -> Sequence[NDArray[np.generic]]:
         """Return these results `(B, ...)` where the frontend can have them; they are there on return."""
-        return [result.numpy() for result in results]
+        return [array_of(result) for result in results]
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
         """Return the inputs of the requests of `action`, each `(B, *shape)`; they stay valid while these run."""
@@ -99,8 +102,9 @@ class HostStaging:
 class DeviceRows:
     """The rows of one model on a device, one for each slot; `copied` numbers the copies in their order, by row."""
 
-    def __init__(self, slots: ModelSlots, device: torch.device) -> None:
-        self.inputs, self.outputs = tensors_of(slots.inputs), tensors_of(slots.outputs)
+    def __init__(self, slots: ModelSlots, spec: ModelSpec, device: torch.device) -> None:
+        self.inputs = tensors_of(slots.inputs, spec.inputs)
+        self.outputs = tensors_of(slots.outputs, spec.outputs)
         self.rows = tuple(torch.empty_like(rows, device=device) for rows in self.inputs)
         self.events = tuple(_event(device) for _ in range(len(self.inputs[0])))
         self.copied = [NOT_COPIED] * len(self.events)
@@ -118,7 +122,9 @@ class DeviceStaging:
         self.runtime.synchronize(device)  # weights and compiled code were made on another stream
         self._locked = memory.arrays.ctypes.data if self._lock_pages(memory.arrays) else None
         slots = {name: memory.by_name[name] for name in models}
-        self.models = {name: DeviceRows(rows, device) for name, rows in slots.items() if rows.sized is None}
+        self.models = {
+            name: DeviceRows(rows, memory.specs[name], device) for name, rows in slots.items() if rows.sized is None
+        }
         self._in_stream = self.runtime.Stream(device)
         self.out_stream = self.runtime.Stream(device)
         self._copying = Lock()  # InMutex: guards the order of InStream
@@ -206,15 +212,15 @@ class DeviceStream:
         self._computed.record(self._stream)
         self._computed.synchronize()
 
-    def there(self, arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
+    def there(self, arrays: Sequence[NDArray[np.generic]], specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
         """Copy inputs `(B, ...)` to the device."""
-        return tuple([tensor.to(self._staging.device) for tensor in tensors_of(arrays)])
+        return tuple([tensor.to(self._staging.device) for tensor in tensors_of(arrays, specs)])
 
     def back(self, results: Sequence[Tensor]) -> Sequence[NDArray[np.generic]]:
         """Wait until computed, then copy on OutStream."""
         self.wait()
         with self._runtime.stream(self._staging.out_stream):
-            return [result.cpu().numpy() for result in results]
+            return [array_of(result.cpu()) for result in results]
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
         """Return a view if the rows are contiguous, as they are when requests run in order of arrival, else copies."""
@@ -250,9 +256,20 @@ Staging: TypeAlias = HostStaging | DeviceStaging
 Stream: TypeAlias = HostStaging | DeviceStream
 
 
-def tensors_of(arrays: Sequence[NDArray[np.generic]]) -> tuple[Tensor, ...]:
-    """Return tensors that share the arrays' memory."""
-    return tuple(torch.from_numpy(rows) for rows in arrays)
+def tensors_of(arrays: Sequence[NDArray[np.generic]], specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
+    """Return tensors that share the arrays' memory; `specs` says which have the bits of another dtype."""
+    tensors = [torch.from_numpy(rows) for rows in arrays]
+    return tuple(
+        [
+            tensor.view(torch.bfloat16) if spec.dtype == BFLOAT16 else tensor
+            for tensor, spec in zip(tensors, specs, strict=bool(tensors))
+        ]
+    )
+
+
+def array_of(tensor: Tensor) -> NDArray[np.generic]:
+    """Return an array that shares the tensor's memory: of one of bfloat16 its bits."""
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def are_contiguous(rows: Sequence[int]) -> bool:

@@ -398,7 +398,7 @@ class Worker:
     def _read(self, sized: SizedSlots, action: Run) -> Batch:
         """Return the inputs of requests whose rows differ in size."""
         sizes = sized.sizes(action.slots)
-        tensors = self._stream.there(sized.padded(action.slots, sizes))
+        tensors = self._stream.there(sized.padded(action.slots, sizes), sized.spec.inputs)
         return Batch(action.requests, tensors, sizes, self._shapes[action.model][0])
 
     def _look_up(self, asked: Asked) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.model import ModelSpec, TensorSpec, is_floating
 from latebind.domain.sizes import Dim
 from latebind.program.graph import Graph
 from latebind.program.stored import read_graph, read_model
@@ -69,7 +69,7 @@ class Samples:
                     f"samples for {spec.name!r} are {shape} {', '.join(sorted(dtypes))}, "
                     f"the model takes {spec.shape} {spec.dtype}: give rows as the model takes them"
                 )
-            if spec.dtype.startswith("float") and (bad := _rows_with_nan(part)):
+            if is_floating(spec.dtype) and (bad := _rows_with_nan(part)):
                 raise ConfigError(
                     f"samples for {spec.name!r} hold NaN in {bad} of {len(part)} rows, from which nothing can be "
                     "learned or calibrated: leave these rows out"

@@ -445,8 +445,11 @@ ALIAS = "aten.alias.default"  # returns its argument
 EFFECT = "with_effects"
 
 AS_PARTS = "let the module take or return torch.view_as_real(x), which has both parts in float32"
+UNSIGNED = "torch has few operators for it and copies no rows of it: take int64"
 DTYPE_HINTS = {
-    "bfloat16": "build module.float() on float32 rows; --backend openvino-bf16 --tolerance 0.02 computes in bfloat16",
+    "uint16": "torch has few operators for it and copies no rows of it: take int32",
+    "uint32": UNSIGNED,
+    "uint64": UNSIGNED,
     "complex64": AS_PARTS,
     "complex128": AS_PARTS,
 }

@@ -299,6 +299,8 @@ def _compiled(core: Foreign, model: Foreign, options: Mapping[str, object]) -> F
 def _convert(graph: Graph, module: GraphModule) -> Foreign:
     sizes = [spec.sizes or spec.shape for spec in graph.inputs]
     shapes = [openvino.PartialShape([-1, *(size if isinstance(size, int) else -1 for size in own)]) for own in sizes]
+    if any(spec.dtype == "bfloat16" for spec in (*graph.inputs, *graph.output_specs())):
+        raise ExportError("OpenVINO takes and gives no bfloat16 here: leave that backend out")
     dtypes = [getattr(torch, spec.dtype) for spec in graph.inputs]
     front = FrontEndManager().load_by_framework("pytorch")
     for name, conversion in {"aten.matmul.default": _matmul, **_recurrent()}.items():

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import TensorSpec, is_floating
 from latebind.program.graph import Argument, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import VIEW, is_pointwise
 
@@ -88,11 +88,11 @@ class _Packing:
 
         They are what a table or a layer gives, what follows from that, and what a stage before passes on.
         """
-        floating = {spec.name for spec in self._graph.inputs if spec.dtype.startswith("float") and len(spec.shape) > 1}
+        floating = {spec.name for spec in self._graph.inputs if is_floating(spec.dtype) and len(spec.shape) > 1}
         deep = floating.intersection(given)
         for node in self._graph.nodes:
             kind = node.type
-            if kind is not None and (not kind.dtype.startswith("float") or kind.shape[1:] == (self._length,)):
+            if kind is not None and (not is_floating(kind.dtype) or kind.shape[1:] == (self._length,)):
                 continue
             if not deep.isdisjoint(node.values()) or any(self._weights[name].dim() > 1 for name in node.weights()):
                 deep.add(node.name)

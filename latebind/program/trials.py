@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import TensorSpec, is_floating
 from latebind.program.backends import StageFunction
 from latebind.program.eager import in_eager
 from latebind.program.graph import Graph, Weight, flat
@@ -69,7 +69,7 @@ def trials(
     found += _of_other_sizes(graph, weights, named, usual)
     found += [Trial(USUAL, drawn.up_to(USUAL)) for _ in range(KINDS)]
     found.append(Trial(USUAL, drawn.of_one_number(USUAL)))
-    ends = [torch.finfo(getattr(torch, spec.dtype)).max for spec in specs if spec.dtype.startswith("float")]
+    ends = [torch.finfo(getattr(torch, spec.dtype)).max for spec in specs if is_floating(spec.dtype)]
     if ends:
         sizes = [size for size in MAGNITUDES if USUAL < size < max(ends)]
         found += [Trial(size, drawn.up_to(size)) for size in (*sizes, max(ends))]
@@ -120,9 +120,7 @@ class Drawn:
 
     def up_to(self, size: float) -> Rows:
         """Return rows of whole numbers of every kind and of floating-point numbers up to this magnitude."""
-        made = [
-            self._numbers(spec, size) if spec.dtype.startswith("float") else self._whole(spec) for spec in self._specs
-        ]
+        made = [self._numbers(spec, size) if is_floating(spec.dtype) else self._whole(spec) for spec in self._specs]
         self._drawn += self._count
         return tuple(made)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ExportError, LatebindError
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import TensorSpec, is_floating
 from latebind.program.backends import StageFunction, run_chain
 from latebind.program.eager import in_eager, in_float64
 from latebind.program.export import Exported
@@ -273,7 +273,7 @@ class Agreement:
         """Return the inputs with all their limits, on a backend that does as the module does up to `largest`."""
         return tuple(
             replace(spec, largest=min(largest, torch.finfo(getattr(torch, spec.dtype)).max))
-            if largest < inf and spec.dtype.startswith("float")
+            if largest < inf and is_floating(spec.dtype)
             else spec
             for spec in self.inputs
         )
@@ -341,7 +341,7 @@ def _inputs(run: Run, graph: Graph, weights: Mapping[str, Tensor], real: Sequenc
         return _raises(run, tuple(tensor if spec.name in numbers else row[spec.name] for spec, tensor in given))
 
     found = find_limits(graph, weights)
-    if any(raises({spec.name: end}) for spec in found if not spec.dtype.startswith("float") for end in within(spec)):
+    if any(raises({spec.name: end}) for spec in found if not is_floating(spec.dtype) for end in within(spec)):
         found = find_limits(graph, weights, raises)
     return tuple(
         spec

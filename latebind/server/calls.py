@@ -17,13 +17,13 @@ from latebind.domain.errors import InvalidRequest, TooLarge
 from latebind.domain.model import TEXT_OUTPUT, Media, ModelSpec, RawInput, TensorSpec
 from latebind.preprocessing.preprocessor import Preprocessor, Raw
 from latebind.server.described import NO_WISHES, RequestedOutput
-from latebind.server.gateway import NO_DIMS, Array
+from latebind.server.gateway import NO_DIMS, Array, array_dtype, as_numbers
 from latebind.server.limits import Limits, most_rows
 from latebind.server.shared_memory import Place, Reference, Regions
 
 WAITED_HEADER = b"latebind-waited"  # seconds of its deadline that a call has already waited at the ingress
 
-# numpy's name -> the protocol's. BF16 is not served yet; BYTES are what raw inputs have, and some outputs.
+# torch's name -> the protocol's. BYTES are what raw inputs have, and some outputs.
 DATATYPES = {
     "bool": "BOOL",
     "uint8": "UINT8",
@@ -31,6 +31,7 @@ DATATYPES = {
     "int16": "INT16",
     "int32": "INT32",
     "int64": "INT64",
+    "bfloat16": "BF16",
     "float16": "FP16",
     "float32": "FP32",
     "float64": "FP64",
@@ -39,7 +40,7 @@ BYTES = "BYTES"
 LENGTH_BYTES = 4  # before each element of BYTES: its length, little-endian
 TEXTS, NESTED_TEXTS = msgspec.json.Decoder(list[str]), msgspec.json.Decoder(list[tuple[str]])
 JSON_ITEMS: dict[str, type] = {"b": bool, "i": int, "u": int, "f": float}
-NO_JSON = frozenset({"FP16"})
+NO_JSON = frozenset({"FP16", "BF16"})
 SHAPES = 1024  # that are remembered of each model
 NESTED = re.compile(rb"\[\s*\[")
 
@@ -56,7 +57,7 @@ class Tensor:
         self.title = f"tensor {spec.name!r}"  # in error messages
         self.datatype = DATATYPES[spec.dtype]
         self.shape = spec.shape
-        self.dtype = np.dtype(spec.dtype).newbyteorder("<")
+        self.dtype = array_dtype(spec.dtype).newbyteorder("<")
         self.has_json = self.datatype not in NO_JSON
         self.longest_row = spec.row_bytes
         self._spec = spec
@@ -71,6 +72,10 @@ class Tensor:
         for _ in range(len(spec.shape) + 1):
             nested = list[nested]
         self._nested = msgspec.json.Decoder(nested)
+
+    def numbers(self, array: Array) -> Array:
+        """Return the numbers that an array of this tensor stands for."""
+        return as_numbers(array, self._spec.dtype)
 
     def rows(self, datatype: str, shape: Sequence[int], *, max_rows: int) -> int:
         """Return how many rows a client's tensor has. Raises `InvalidRequest` if it does not fit this tensor.
@@ -191,6 +196,7 @@ class Tensor:
 
     def _check_limit(self, array: Array) -> None:
         """Raise `InvalidRequest` if the model does not allow one of the values."""
+        array = self.numbers(array)
         # Two passes that compilers make of many numbers at a time: 30 microseconds for 3x224x224 float32.
         if array.size and not self._spec.allows(array.min().item(), array.max().item()):
             found = f"{array.min()} to {array.max()}"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from latebind.domain.errors import Failed, InvalidRequest
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.preprocessing.preprocessor import Prepared
-from latebind.server.gateway import NO_DIMS, Answer, Array
+from latebind.server.gateway import NO_DIMS, Answer, Array, array_dtype, as_numbers
 
 
 class Part(NamedTuple):
@@ -45,16 +45,17 @@ def parts_of(spec: ModelSpec, rows: Sequence[Prepared], most: int) -> list[Part]
     return found
 
 
-def _check(tensor: TensorSpec, numbers: Sequence[int], arrays: Sequence[Array]) -> None:
+def _check(tensor: TensorSpec, rows: Sequence[int], arrays: Sequence[Array]) -> None:
     """Raise unless arrays of one shape, of these rows, have values that an input allows."""
-    dtype = np.dtype(tensor.dtype)
+    dtype = array_dtype(tensor.dtype)
     if any(array.dtype != dtype for array in arrays):
         raise Failed(f"input {tensor.name!r} is not made as {tensor.dtype}: build the model again")
     if not tensor.is_limited or not arrays[0].size:
         return
+    arrays = [as_numbers(array, tensor.dtype) for array in arrays]
     values = np.stack(arrays)
     if not tensor.allows(values.min().item(), values.max().item()):
-        for number, array in zip(numbers, arrays, strict=True):
+        for number, array in zip(rows, arrays, strict=True):
             if not tensor.allows(array.min().item(), array.max().item()):
                 told = f"{array.min()} to {array.max()}: they must be {tensor.range()}"
                 raise InvalidRequest(f"row {number}: tensor {tensor.name!r} has values from {told}")

@@ -2,9 +2,10 @@
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict
+from typing import Any, Final, NamedTuple, NotRequired, Protocol, TypeAlias, TypedDict
 
 import msgspec
+import numpy as np
 from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec
@@ -14,6 +15,17 @@ from latebind.preprocessing.preprocessor import Preprocessor
 
 Array: TypeAlias = NDArray[Any]
 NO_DIMS: Mapping[str, int] = {}
+BFLOAT16: Final = "bfloat16"
+
+
+def array_dtype(dtype: str) -> "np.dtype[Any]":
+    """Return what a tensor of this dtype is in an array. numpy has no bfloat16: of that an array has the bits."""
+    return np.dtype("uint16" if dtype == BFLOAT16 else dtype)
+
+
+def as_numbers(array: Array, dtype: str) -> Array:
+    """Return the numbers of a tensor of this dtype: of one of bfloat16 as float32, which has all of these."""
+    return (array.astype(np.uint32) << 16).view(np.float32) if dtype == BFLOAT16 else array
 
 
 @dataclass(frozen=True, slots=True)

@@ -597,7 +597,7 @@ def result(wanted: CallOutput, answer: Answer) -> Result:
     array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
     if not wanted.classes:
         return Result(tensor.datatype, array.shape, array)
-    rows = best_classes(array, wanted.classes, tensor.labels)
+    rows = best_classes(tensor.numbers(array), wanted.classes, tensor.labels)
     return Result(BYTES, (len(rows), len(rows[0])), [text for row in rows for text in row])
 
 

@@ -19,6 +19,8 @@ from latebind.domain.model import TensorSpec
 from latebind.domain.sizes import Dim
 from tests.server.arithmetic import COMPUTE, SPECS_BY_NAME, Arithmetic, spec
 from tests.server.conftest import PATIENCE, Site, opened
+from tests.server.test_written import MODEL as ECHO
+from tests.server.test_written import preprocessor
 from tests.server.words import Pixels, Words
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,9 +49,12 @@ TRANSLATOR = spec(
 MINILM, VIT = (replace(SPECS_BY_NAME[reads], name=name) for reads, name in (("reads", "minilm"), ("views", "vit")))
 
 
+OPUS = replace(ECHO, name="opus")
+
+
 def models() -> Arithmetic:
-    gateway = Arithmetic(RESNET, GUARD, TRANSLATOR, MINILM, VIT)
-    gateway.preprocessors = {"minilm": Words(), "vit": Pixels()}
+    gateway = Arithmetic(RESNET, GUARD, TRANSLATOR, MINILM, VIT, OPUS)
+    gateway.preprocessors = {"minilm": Words(), "vit": Pixels(), "opus": preprocessor()}
     return gateway
 
 
@@ -61,6 +66,7 @@ def documented() -> Iterator[Site]:
         patch.setitem(COMPUTE, "translator", lambda rows: {"tokens": rows["tokens"] + 1})
         patch.setitem(COMPUTE, "minilm", COMPUTE["reads"])
         patch.setitem(COMPUTE, "vit", COMPUTE["views"])
+        patch.setitem(COMPUTE, "opus", COMPUTE["echo"])
         with opened(FrontendConfig(port=0, grpc_port=0), gateway=models) as site:
             yield site
 

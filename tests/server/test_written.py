@@ -39,19 +39,23 @@ def preprocessor() -> TextPreprocessor:
     return TextPreprocessor(settings, read_tokenizer(tokenizer.to_str().encode()), writes=True)
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    """A frontend whose only model, `echo`, says what it reads: a text becomes tokens, and these a text."""
-    said = spec(
+MODEL = replace(
+    spec(
         "echo",
         [TensorSpec("x", "int64", (LONGEST,), 0, sizes=(LENGTH,))],
         [TensorSpec("y", "int64", (LONGEST,), 0)],
         Dim(LENGTH, 1, LONGEST),
-    )
-    echo = replace(said, about=About(Task.GENERATE, (RawInput("text", Media.TEXT),)))
+    ),
+    about=About(Task.GENERATE, (RawInput("text", Media.TEXT),)),
+)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """A frontend whose only model, `echo`, says what it reads: a text becomes tokens, and these a text."""
 
     def gateway() -> Arithmetic:
-        found = Arithmetic(echo)
+        found = Arithmetic(MODEL)
         found.preprocessors = {"echo": preprocessor()}
         return found
 

@@ -17,7 +17,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from latebind.domain.errors import QueryError
-from latebind.domain.model import ITEM_BYTES, ModelSpec, StageKind, StepSpec, TensorSpec
+from latebind.domain.model import COMPUTED_DTYPES, ModelSpec, StageKind, StepSpec, TensorSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.domain.sizes import Dim, Size, in_terms, names_in, size_of
 from latebind.domain.wording import instead
@@ -442,6 +442,10 @@ def _models(
         if any(kind is not StageKind.STATIC for kind in models[name].kinds):
             why = "a step of a query must answer in one pass"
             raise source.error(f"model {name} is a sequence model, which answers step by step: {why}", *where)
+        tensors = (*models[name].inputs, *models[name].outputs)
+        if any(spec.dtype not in COMPUTED_DTYPES for spec in tensors):
+            told = f"queries compute with {', '.join(COMPUTED_DTYPES)} alone"
+            raise source.error(f"model {name} has tensors of another dtype ({_told(tensors)}): {told}", *where)
     first, *others = chosen = tuple(models[name] for name in names)
     for model in others:
         for what, ours, theirs in (("inputs", first.inputs, model.inputs), ("outputs", first.outputs, model.outputs)):
@@ -524,8 +528,8 @@ def _declared(
         raise source.error(told, *where)
     known = _input(name, taken) if taken else TensorSpec(name, "float32", ())
     dtype = known.dtype if written.dtype is None else written.dtype
-    if dtype not in ITEM_BYTES:
-        raise source.error(f"inputs.{name}.dtype is {dtype!r:.50}: take {', '.join(ITEM_BYTES)}", *where, "dtype")
+    if dtype not in COMPUTED_DTYPES:
+        raise source.error(f"inputs.{name}.dtype is {dtype!r:.50}: take {', '.join(COMPUTED_DTYPES)}", *where, "dtype")
     spec = replace(known, dtype=dtype)
     if written.shape is not None:
         for size in written.shape:

@@ -15,7 +15,7 @@ from math import isfinite, prod
 from typing import Protocol
 
 from latebind.domain.errors import QueryError
-from latebind.domain.model import ITEM_BYTES
+from latebind.domain.model import COMPUTED_DTYPES
 from latebind.queries.file.source import LocatedError
 from latebind.queries.file.wiring import EITHER, Apply, Expression, Kind, Literal, Tensor, parts_of
 
@@ -303,8 +303,8 @@ def _scale(x: Expression, factor: Expression, offset: Expression = NOTHING) -> K
 
 
 def _cast(x: Expression, dtype: Expression) -> Kind:
-    if not isinstance(dtype, Literal) or dtype.value not in ITEM_BYTES:
-        raise QueryError(f'cast needs a dtype, as cast(x, "float32"): take {", ".join(ITEM_BYTES)}')
+    if not isinstance(dtype, Literal) or dtype.value not in COMPUTED_DTYPES:
+        raise QueryError(f'cast needs a dtype, as cast(x, "float32"): take {", ".join(COMPUTED_DTYPES)}')
     return Kind(str(dtype.value), _tensor("cast", x).shape)
 
 

@@ -19,7 +19,8 @@ from latebind.domain.model import Task, TensorSpec
 from latebind.folders.build import build_folder, read_folder, samples_of
 from latebind.folders.files import is_folder
 from latebind.folders.hub import folder_name
-from latebind.folders.rows import LABEL, TEXT, read_labelled
+from latebind.folders.rows import LABEL, TEXT, read_labelled, read_texts
+from latebind.folders.writing import tokens_of
 from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
@@ -337,8 +338,12 @@ def _folder(
         folder = read_folder(made.module, task=rows.task, dims=tuple(read_dims(made.dims or ()).values()))
         about, told = folder.about, list(folder.told)
         _check_size(title, folder.specs(), how["max_batch"])
-        samples = None
-        if rows.data:
+        samples, tokens = None, list[list[int]]()
+        if rows.data and about.task is Task.GENERATE:
+            texts = read_texts(Path(rows.data), text_column=rows.text_column)
+            tokens, cut = tokens_of(folder.preprocessor(), texts)
+            told += [cut] if cut else []
+        elif rows.data:
             if about.task is not Task.CLASSIFY:
                 raise ConfigError(f"--data: learned caches answer for classifiers, and {title} is for {about.task}")
             tell("reading the data", 0.0)
@@ -346,7 +351,7 @@ def _folder(
             labelled = read_labelled(Path(rows.data), about.raw[0].media, about.labels, **columns)
             samples, cut = samples_of(folder, labelled, seed=seed)
             told += [cut] if cut else []
-        built = build_folder(folder, samples=samples, progress=tell, **stages, **how)
+        built = build_folder(folder, samples=samples, tokens=tokens, progress=tell, **stages, **how)
     takes = ", ".join(each.name + " (optional)" * each.optional for each in about.raw)
     said = [("task", f"{about.task}, of {takes}"), *(("note", line) for line in told), *built.rows()]
     show_pairs(f"{title} version {made.version}", said)

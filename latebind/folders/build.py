@@ -18,7 +18,9 @@ from latebind.folders.hub import local_folder
 from latebind.folders.networks import Network, configuration, kind_of, load_network, task_of
 from latebind.folders.reading import Reading, reading_of
 from latebind.folders.rows import Labelled
+from latebind.folders.sequences import SequenceNetwork, example_tokens
 from latebind.folders.tasks import LOGITS, activation_of, around, labels_of
+from latebind.folders.writing import writing_of
 from latebind.learned.samples import Samples
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.preprocessor import Prepared, Preprocessor
@@ -30,10 +32,12 @@ from latebind.program.load import load_program
 from latebind.program.measure import with_batch
 from latebind.program.verify import relative_error
 from latebind.repository.directory import ModelDirectory, json_bytes
+from latebind.sequence.build import build_sequence
 
 SAME = 1e-3  # by which an answer to a raw input may differ from the network's own, of its largest number
 CLOSE = 1e-4  # by which a number may that is made of a picture or a sound
 AT_ONCE = 256  # rows of data that are read together
+OF_STAGES = ("min_stage_seconds", "min_stage_bytes", "max_overhead")  # a sequence model is not cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +82,17 @@ def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Fol
     with taken(local_folder(source), source) as found:
         said = found.own(CONFIG)
         kind = kind_of(said, source, embeds=any(part.kind == "Pooling" for part in found.modules))
-        if kind.task is Task.GENERATE:
-            raise ConfigError(f"{source} writes texts ({kind.seen}): that is not built from a folder yet")
-        config = configuration(found)
+        config, wanted = configuration(found), {dim.name: dim for dim in dims}
         network = load_network(found, kind, task_of(kind, config, task, source), config)
-        module, told = around(network, found)
-        module.eval()
-        reading = reading_of(network, found, {dim.name: dim for dim in dims})
-        about = _about(network, found, module, reading)
+        module: nn.Module
+        if network.task is Task.GENERATE:
+            writer, reading = writing_of(network, found, wanted)
+            module, told, about = writer, list(writer.notes), About(network.task, reading.raw)
+        else:
+            module, told = around(network, found)
+            module.eval()
+            reading = reading_of(network, found, wanted)
+            about = _about(network, found, module, reading)
     folder = Folder(source, module, reading, about, tuple(told))
     _check_preprocessing(folder)
     return folder
@@ -126,13 +133,30 @@ def _begin(tensor: Tensor) -> str:
 
 
 def build_folder(
-    folder: Folder, *, directory: Path, samples: tuple[Samples, Samples] | None = None, **how: Any
+    folder: Folder,
+    *,
+    directory: Path,
+    samples: tuple[Samples, Samples] | None = None,
+    tokens: Sequence[Sequence[int]] = (),
+    **how: Any,
 ) -> BuildReport:
     """Build a folder that was read into the model directory `directory`, on rows of `samples` too if there are any.
+
+    Of one whose network writes texts, `tokens` are those of texts like those to come.
 
     At the end what was built is asked with the trial inputs. For `how` see `build_program`. Raises `ExportError` and
     `ConfigError` as that does, and where an answer is not the network's own; nothing is left in the directory then.
     """
+    if isinstance(folder.module, SequenceNetwork):
+        return build_sequence(
+            folder.module,
+            example_tokens(folder.module, tokens),
+            directory=directory,
+            measured_lengths=bool(tokens),
+            about=folder.about,
+            files=folder.files(),
+            **{name: said for name, said in how.items() if name not in OF_STAGES},
+        )
     inputs, dims, data = folder.reading.inputs, folder.reading.dims, None
     if samples is not None:
         data = samples[0].ordered(folder.specs(), dims).typical()

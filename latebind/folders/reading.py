@@ -110,11 +110,13 @@ def reading_of(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Rea
     return found
 
 
-def _texts(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Reading:
-    """Texts, by the folder's tokenizer."""
+def tokenizer_of(taken: Taken) -> tuple[Foreign, bytes]:
+    """Return the folder's tokenizer and, as `tokenizer.json`, what it does without cutting and filling up.
+
+    Raises `ConfigError` for one that is code.
+    """
     from transformers import AutoTokenizer  # noqa: PLC0415  (an extra)
 
-    limits = next((found for name in LIMITS if (found := taken.own(name))), {})
     if (file := taken.network / TOKENIZER).is_file():
         check_tokenizer(file.read_bytes())
     with quietly(taken, "its tokenizer cannot be read"):
@@ -122,11 +124,20 @@ def _texts(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Reading
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(f"{taken.shown} has a tokenizer that is code ({type(tokenizer).__name__}), not {TOKENIZER}")
     backend = tokenizer.backend_tokenizer
-    if limits.get("do_lower_case"):
+    if _limits(taken).get("do_lower_case"):
         _lower_case(backend)
     backend.no_truncation()
     backend.no_padding()
-    data = backend.to_str().encode()  # which is checked as it is opened
+    return tokenizer, backend.to_str().encode()  # which is checked as it is opened
+
+
+def _limits(taken: Taken) -> dict[str, Any]:
+    return next((found for name in LIMITS if (found := taken.own(name))), {})
+
+
+def _texts(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Reading:
+    """Texts, by the folder's tokenizer."""
+    limits, (tokenizer, data) = _limits(taken), tokenizer_of(taken)
     pair = network.task in {Task.CLASSIFY, Task.RERANK}
     names = {Role.IDS: IDS, Role.MASK: MASK}
     if _uses_types(network, tokenizer, pair=pair):

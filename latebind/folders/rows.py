@@ -48,6 +48,24 @@ def read_labelled(
     return _read_tree(path, media, labels)
 
 
+def read_texts(path: Path, *, text_column: str = TEXT) -> list[str]:
+    """Return the texts of a table, whatever else it has. Raises `ConfigError`, which names the row."""
+    if path.suffix not in TABLES:
+        raise ConfigError(f"--data {path}: give a table of texts, a file that ends in {', '.join(TABLES)}")
+    found = list[str]()
+    for number, row in enumerate(_rows(path), 1):
+        if number > MOST_ROWS:
+            raise ConfigError(f"{path} has more than {MOST_ROWS} rows: give fewer")
+        if not isinstance(row.get(text_column), str):
+            there = ", ".join(str(each) for each in row if each is not None)
+            where = f"{path}, row {number}"
+            raise ConfigError(f"{where} has no {text_column!r}: it has {there:.200}; name the column by --text-column")
+        found.append(row[text_column])
+    if not found:
+        raise ConfigError(f"{path} has no rows")
+    return found
+
+
 def _read_tree(path: Path, media: Media, labels: Sequence[str]) -> Labelled:
     """Return what lies in the folders of classes."""
     raw, found = list[Raw](), list[int]()

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from latebind import __version__
 from latebind.domain.errors import Failed, InvalidRequest, NotFound, TurnedOff, Unavailable
-from latebind.domain.model import TEXT_OUTPUT, ModelSpec, Task
+from latebind.domain.model import TEXT_OUTPUT, Media, ModelSpec, Task
 from latebind.domain.wording import instead
 from latebind.logs import REQUEST
 from latebind.preprocessing.decoding import TextDecoder
@@ -458,10 +458,10 @@ class Service:
         if preprocessor is not None and self.gateway.preprocessor(there.name) is not preprocessor:
             raise Superseded(there.name)
 
-    def reading_parameters(self, rows: Sequence[Prepared]) -> dict[str, object]:
-        """Return the parameters of a reply that say what was read: the tokens of each row, and whether it was cut."""
+    def reading_parameters(self, spec: ModelSpec, rows: Sequence[Prepared]) -> dict[str, object]:
+        """Return the parameters of a reply that say what was read: the tokens of texts, and whether a row was cut."""
         found: dict[str, list[int] | list[bool]] = {}
-        if any(row.used for row in rows):
+        if any(one.media is Media.TEXT for one in spec.about.raw):
             found["tokens"] = [row.used for row in rows]
         if any(row.cut for row in rows):
             found["truncated"] = [row.cut > 0 for row in rows]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from latebind.domain.errors import Expired, Failed, InvalidRequest, LatebindError, NotFound, Refused, TooLarge
-from latebind.domain.model import ModelSpec
+from latebind.domain.model import About, Media, ModelSpec, RawInput
 from latebind.preprocessing.preprocessor import Prepared
 from latebind.server.calls import Call, CallOutput, Tensor, Terms
 from latebind.server.gateway import NO_DIMS, AdaptationFigures, Answer, Array
@@ -397,6 +397,15 @@ def test_what_cannot_be_read_is_refused_and_says_why(given: Any, error: type[Exc
             await Service(Arithmetic()).prepare(READS, given)
 
     run(test)
+
+
+def test_a_reply_tells_the_tokens_of_texts_alone_and_what_was_cut_of_all() -> None:
+    service = Service(Arithmetic())
+    hears = replace(READS, about=About(raw=(RawInput("sound", Media.SOUND),)))
+    rows = [Prepared({}, used=8), Prepared({}, used=9, cut=2)]
+    assert service.reading_parameters(READS, rows) == {"tokens": [8, 9], "truncated": [False, True]}
+    assert service.reading_parameters(hears, rows) == {"truncated": [False, True]}  # it has samples
+    assert service.reading_parameters(READS, rows[:1]) == {"tokens": 8}
 
 
 def test_a_model_of_tensors_reads_nothing() -> None:

@@ -2,25 +2,31 @@
 
 import asyncio
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import copytree
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import tritonclient.grpc.aio as triton
+from tokenizers import Tokenizer
 
 from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
 from latebind.domain.errors import Unavailable
 from latebind.domain.model import About, Task
 from latebind.domain.sizes import Dim
+from latebind.engine.catalogue import Catalogue
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, TOKENIZER, Role, Stored, TextSettings
 from latebind.program.build import build_program
-from latebind.repository.directory import json_bytes
+from latebind.program.stored import read_model
+from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 from latebind.repository.listing import Selection
 from latebind.server.calls import Terms
 from latebind.server.frontend import Frontend
@@ -142,6 +148,74 @@ def test_a_model_is_served_with_the_tokenizer_that_lies_beside_it(models: Path) 
         same(np.array(told["outputs"][0]["data"]).reshape(3, 4), [told_of(one)[1] for one in ids])
         assert told["parameters"]["tokens"] == [len(one) for one in ids]
         assert told["parameters"]["truncated"] == [False, False, True]
+
+    asyncio.run(asyncio.wait_for(test(), 300.0))
+
+
+SEEN = ["a lazy dog", "can you tell me a", "the quick brown fox", "a a a a", "how do I bake"] * 4
+
+
+def swapped() -> str:
+    """Return the tokenizer with other ids for some letters: the vocabulary of a version after this one."""
+    file = json.loads(bert().to_str())
+    words = file["model"]["vocab"]
+    for one, other in (("a", "b"), ("t", "q"), ("h", "z")):
+        words[one], words[other] = words[other], words[one]
+    return json.dumps(file)
+
+
+def test_texts_are_answered_by_the_version_that_has_read_them_while_another_takes_over(
+    models: Path, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "tagger" / "1", tmp_path / "tagger" / "2"
+    copytree(models / "tagger", first)
+    copytree(models / "tagger", second)
+    directory = ModelDirectory.open(second)
+    changed = {MODEL: json_bytes(replace(read_model(directory), version="2")), TOKENIZER: swapped().encode()}
+    directory.write_files(changed)
+    tokenizers = {"1": bert(), "2": Tokenizer.from_str(swapped())}
+    wanted = {
+        version: np.concatenate([told_of(tokenizer.encode(one).ids)[1] for one in SEEN])
+        for version, tokenizer in tokenizers.items()
+    }
+    assert not np.allclose(wanted["1"], wanted["2"], atol=0.01)
+    given = {"name": "text", "shape": [len(SEEN)], "datatype": "BYTES", "data": SEEN}
+    body = json.dumps({"inputs": [given], "outputs": [{"name": "topic"}]}).encode()
+    told: Counter[str] = Counter()
+
+    async def client(port: int, over: asyncio.Event) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not over.is_set():
+            for piece in written("tagger", [body], None, chunked=False):
+                writer.write(piece)
+            reply = json.loads((await read_reply(reader)).data)
+            assert "error" not in reply, reply
+            told[reply["model_version"]] += 1
+            found = np.array(reply["outputs"][0]["data"]).reshape(len(SEEN), 4)
+            np.testing.assert_allclose(found, wanted[reply["model_version"]], rtol=1e-3, atol=1e-4)
+        writer.close()
+
+    async def test() -> None:
+        order = EngineOrder((), EngineConfig(slots=SLOTS), PolicyConfig())
+        selection, over = Selection(tmp_path), asyncio.Event()
+        engines = await Engines.start(order, selection.first(), FORKS)
+        catalogue = Catalogue(engines, selection)
+        try:
+            async with (
+                Frontend(engines, FrontendConfig(port=0, deadline=60.0)) as frontend,
+                asyncio.TaskGroup() as group,
+            ):
+                for _ in range(4):
+                    group.create_task(client(frontend.port, over))
+                for version in ("1", "2", "1"):
+                    before = told[version]
+                    await catalogue.load("tagger", version)
+                    while told[version] < before + 8:
+                        await asyncio.sleep(0.01)
+                over.set()
+        finally:
+            await engines.close()
+        assert min(told["1"], told["2"]) >= 8
 
     asyncio.run(asyncio.wait_for(test(), 300.0))
 

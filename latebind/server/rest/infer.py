@@ -104,7 +104,7 @@ async def infer(context: Context, request: Request) -> Reply:
     if call.raw:
         given = await read_raw(codec, call, request)
         answer, rows = await service.infer_raw(spec, call, given, request.version, _parent(fields))
-        parameters = {**service.reply_parameters(spec, answer), **service.reading_parameters(rows)}
+        parameters = {**service.reply_parameters(spec, answer), **service.reading_parameters(spec, rows)}
     else:
         answer = await service.infer(spec, call, partial(fill, call, request), request.version, _parent(fields))
         parameters = service.reply_parameters(spec, answer)
@@ -194,7 +194,7 @@ async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, 
     if call.raw:
         given = await read_raw(codec, call, request)
         call, rows = await context.service.prepared(codec.spec, call, given)
-        about = context.service.reading_parameters(rows)
+        about = context.service.reading_parameters(codec.spec, rows)
     request.release()
     return codec, call, partial(fill, call, request), about
 

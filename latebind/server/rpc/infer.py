@@ -130,7 +130,7 @@ async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
     service, parent = context.service, caller.header(TRACEPARENT)
     if call.raw:
         answer, rows = await service.infer_raw(codec.spec, call, _elements(call), version, parent)
-        parameters = {**service.reply_parameters(codec.spec, answer), **service.reading_parameters(rows)}
+        parameters = {**service.reply_parameters(codec.spec, answer), **service.reading_parameters(codec.spec, rows)}
     else:
         answer = await service.infer(codec.spec, call, partial(_fill, call), version, parent)
         parameters = service.reply_parameters(codec.spec, answer)
@@ -146,7 +146,7 @@ async def infer_pieces(context: Context, request: Message, raw: Raw, caller: Cal
     read: dict[str, object] = {}
     if call.raw:
         call, rows = await context.service.prepared(codec.spec, call, _elements(call))
-        read = context.service.reading_parameters(rows)
+        read = context.service.reading_parameters(codec.spec, rows)
     pieces = context.service.stream(codec.spec, call, partial(_fill, call), version=version, parent=parent)
     async with aclosing(pieces):
         async for piece in pieces:

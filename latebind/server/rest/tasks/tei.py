@@ -276,7 +276,7 @@ def _kept(
     assert row.spans is not None, "a model that tags has the places of its tokens"
     spans = row.spans
     found = scores(logits[0, : len(spans)], activation)
-    places = np.flatnonzero(spans[:, 1] > spans[:, 0])  # no special ones
+    places = np.flatnonzero(spans[:, 1])  # no special ones; one that is of a space may be of no character
     tags = [
         Tag(place, label_of(spec, label), score, start, end)
         for place, label, score, (start, end) in zip(

@@ -1,0 +1,89 @@
+"""From folders as Hugging Face saves them to what its own client gets: the same as from transformers' pipelines."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import InferenceClient
+
+from latebind.bench.server import serving
+from latebind.folders.build import build_folder, read_folder
+from tests.folders.making import LONGEST, NARROW, byte_pairs, save, texts, transformers, word_piece
+from tests.server.conftest import PATIENCE
+
+TAGS = dict(enumerate(("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC")))
+INTENTS = dict(enumerate(("alarm", "weather", "music", "money")))
+ROBERTA = {"type_vocab_size": 1, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
+CASES: dict[str, tuple[str, Any, dict[int, str], dict[str, Any]]] = {
+    "bert-tags": ("BertForTokenClassification", word_piece, TAGS, {}),
+    "roberta-tags": ("RobertaForTokenClassification", byte_pairs, TAGS, ROBERTA),
+    "bert-intents": ("BertForSequenceClassification", word_piece, INTENTS, {}),
+    "roberta-intents": (
+        "RobertaForSequenceClassification",
+        byte_pairs,
+        INTENTS,
+        {**ROBERTA, "problem_type": "multi_label_classification"},
+    ),
+}
+
+
+def short_texts() -> list[str]:
+    """Texts of up to eight words: a pipeline cuts longer ones in silence, or fails."""
+    return [" ".join(text.split()[:8]) for text in texts(50)]
+
+
+@dataclass(frozen=True)
+class Site:
+    url: str
+    folders: Path
+
+    def client(self, name: str) -> InferenceClient:
+        return InferenceClient(f"{self.url}/models/{name}")
+
+    def pipeline(self, task: str, name: str, **options: Any) -> Any:
+        return transformers.pipeline(task, model=str(self.folders / name), device="cpu", **options)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    place = tmp_path_factory.mktemp("folders")
+    for name, (model, reader, labels, more) in CASES.items():
+        made = reader()
+        named = {"id2label": labels, "label2id": {label: number for number, label in labels.items()}}
+        settings = {**NARROW, **named, **more, "vocab_size": len(made)}
+        save(model, model.partition("For")[0] + "Config", settings, place / "folders" / name)
+        made.save_pretrained(place / "folders" / name)
+        folder = read_folder(str(place / "folders" / name))
+        build_folder(folder, directory=place / "models" / name / "1", name=name, backends=["eager"], max_batch=4)
+    with serving(place / "models", "--deadline-ms", str(int(PATIENCE * 1e3))) as url:
+        yield Site(url, place / "folders")
+
+
+@pytest.mark.parametrize("strategy", ["none", "simple"])
+@pytest.mark.parametrize("name", ["bert-tags", "roberta-tags"])
+def test_tags_are_those_of_transformers_pipeline(site: Site, name: str, strategy: str) -> None:
+    client = site.client(name)
+    pipeline = site.pipeline("token-classification", name, aggregation_strategy=strategy)
+    key = "entity" if strategy == "none" else "entity_group"
+    count = 0
+    for text in short_texts():
+        found = client.token_classification(text, aggregation_strategy=strategy)
+        wanted = pipeline(text)
+        told = [(getattr(one, key), one.start, one.end) for one in found]
+        assert told == [(one[key], one["start"], one["end"]) for one in wanted], text
+        for one, right in zip(found, wanted, strict=True):
+            assert abs(one.score - right["score"]) < 1e-4
+        count += len(wanted)
+    assert count > 100
+
+
+@pytest.mark.parametrize("name", ["bert-intents", "roberta-intents"])
+def test_classes_are_those_of_transformers_pipeline(site: Site, name: str) -> None:
+    client, pipeline = site.client(name), site.pipeline("text-classification", name, top_k=None)
+    for text in short_texts():
+        found = {one.label: one.score for one in client.text_classification(text)}
+        wanted = {one["label"]: one["score"] for one in pipeline([text])[0]}
+        assert found.keys() == wanted.keys()
+        assert max(abs(found[label] - wanted[label]) for label in wanted) < 1e-4

@@ -36,6 +36,7 @@ PARTS = {
     "lengths-live": "lengths.beside",
     "lengths-one": "lengths.one",
     "lengths-packing": "lengths.packing",
+    "texts": "lengths.texts",
 }
 """The module that has each command, as a function of the same name."""
 

@@ -23,7 +23,7 @@ BATCH = int(os.environ.get("LATEBIND_PEER_BATCH", "16"))
 class Asked(BaseModel):  # type: ignore[misc]  # pydantic is not there where types are checked
     """What comes."""
 
-    text: str
+    text: str | list[str]
 
 
 @asynccontextmanager
@@ -52,8 +52,14 @@ async def encode(model: Any, waiting: "asyncio.Queue[tuple[str, asyncio.Future[l
                 answered.set_result(row)
 
 
-async def embed(asked: Asked) -> dict[str, list[float]]:
-    """Return the embedding of a text."""
+async def embed(asked: Asked) -> dict[str, Any]:
+    """Return the embedding of a text, or those of a list, which has the cores of both workers."""
+    if isinstance(asked.text, list):
+        torch.set_num_threads(2)
+        encode_these = partial(app.state.model.encode, asked.text, batch_size=BATCH, normalize_embeddings=True)
+        found = await asyncio.get_running_loop().run_in_executor(None, encode_these)
+        torch.set_num_threads(1)
+        return {"embedding": found.tolist()}
     answered: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
     await app.state.waiting.put((asked.text, answered))
     return {"embedding": await answered}

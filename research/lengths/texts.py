@@ -14,7 +14,6 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from latebind.folders.build import build_folder, read_folder
 from torch import Tensor
 from typer import Option
 
@@ -25,6 +24,7 @@ from latebind.cli.console import Rows, reporting
 from latebind.cli.options import Seed
 from latebind.domain.errors import ConfigError
 from latebind.domain.sizes import Dim
+from latebind.folders.build import build_folder, read_folder
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.preprocessing.text import TEXT
@@ -75,8 +75,8 @@ def texts(
             if not (place / MODEL).exists():
                 tell("building", 0.0)
                 read = read_folder(str(weights), dims=(Dim("L", 2, FASTEMBED_LONGEST),))
-                how = {"max_batch": max_batch, "backends": backend or ["openvino"]}
-                build_folder(read, directory=place / MODEL / "1", name=MODEL, **how)
+                there = place / MODEL / "1"
+                build_folder(read, directory=there, name=MODEL, max_batch=max_batch, backends=backend or ["openvino"])
             directory = ModelDirectory.open(find_models(place, [MODEL])[0])
             given = Texts.read(texts, weights, most=most, longest=FASTEMBED_LONGEST)
             every = servers(place, peers, folder, weights.absolute(), serve or (), max_batch)

@@ -91,3 +91,27 @@ def test_what_is_asked_wrongly_is_said(given: list[str]) -> None:
     assert asked.exit_code == 2
     assert "there is no policy 'none'" in asked.output
     assert CliRunner().invoke(app, ["lengths-live", "--part", "peers", *given]).exit_code == 2
+
+
+def test_texts_are_asked_one_by_one_and_in_lists(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    options = [
+        "--weights",
+        str(folder),
+        "--texts",
+        str(folder / "texts.tsv"),
+        "--side",
+        "latebind",
+        "--backend",
+        "eager",
+    ]
+    command = ["texts", *options, "--rounds", "1", "--seconds", "0.3", "--json", str(file)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    (rows,) = json.loads(file.read_text())["texts"]["tables"].values()
+    by_side = {row["side"]: row for row in rows}
+    assert set(by_side) == {"latebind", "fastembed in a loop", "the backend in a loop", "the tokenizer in a loop"}
+    ours, alone = by_side["latebind"], by_side["the backend in a loop"]
+    assert float(ours["one client, ms"]) > float(by_side["the tokenizer in a loop"]["one client, ms"])
+    assert float(ours["256 texts in a call, ms"]) > 0
+    assert alone["latebind better, one client"]

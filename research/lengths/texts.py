@@ -193,7 +193,7 @@ def compare(
         here = Beside(given, served, polling, texts)
         listing = Beside({name: _of_lists(side, many) for name, side in given.items()}, served, polling, texts)
         fast = _fastembed(stack, peers, folder)
-        right = {row: loop(texts.texts[row]) for row in range(20)}
+        right = {row: loop(texts.texts[row]) for row in range(min(20, len(texts.texts)))}
         for name in given:
             here.alone(name, partial(_checked, here, name, right, seed))
         if fast is not None:

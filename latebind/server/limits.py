@@ -1,5 +1,6 @@
 """The limits of what the frontend accepts, and the errors that only HTTP knows. Other modules enforce the limits."""
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -50,7 +51,7 @@ class Limits:
     elements: int = 2048
     element_bytes: int = 32 << 20
     made_bytes: int = 256 << 20
-    preparing: int = 2
+    preparing: int = max(2, (os.cpu_count() or 2) // 4)
     preparing_calls: int = 64
 
 

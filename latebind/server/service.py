@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from math import ceil
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -232,7 +233,7 @@ class Service:
         sizes = check(spec, preprocessor.raw, given, self._limits)
         how = Reading(truncate, prompt)
         return await self._preparing.rows(
-            preprocessor, given, sizes, how, deadline=self._deadline(spec, terms or Terms())
+            preprocessor, given, sizes, how, deadline=self._deadline(spec, terms or Terms(), len(sizes))
         )
 
     async def infer_each(
@@ -255,7 +256,8 @@ class Service:
             raise Superseded(spec.name)
         parts = parts_of(spec, rows, max(1, min(spec.max_batch, self.gateway.places(spec.name))))
         with self._followed(spec, Call((), len(rows), (), id=terms.id), parent) as followed:
-            sending = Sending(spec, version, preprocessor, self._deadline(spec, terms), terms.priority, followed)
+            deadline = self._deadline(spec, terms, len(rows))
+            sending = Sending(spec, version, preprocessor, deadline, terms.priority, followed)
             if len(parts) == 1:
                 claim = await self._claim_part(sending, parts[0], rows)
                 return one_by_one(await self._answered(claim, sending), spec.outputs)
@@ -424,9 +426,16 @@ class Service:
             return min(timeout * MICROSECOND, self._limits.deadline)
         return self._deadlines.get(spec.name, self._default)
 
-    def _deadline(self, spec: ModelSpec, terms: Terms) -> float:
-        """Return the deadline of a call, in seconds of `time.monotonic()`."""
-        return terms.began + self._seconds(spec, terms.timeout) - terms.waited
+    def _deadline(self, spec: ModelSpec, terms: Terms, rows: int) -> float:
+        """Return the deadline of a call with so many rows, in seconds of `time.monotonic()`.
+
+        If it names no time-out, it has the default for each of so many rows as a call of tensors may have: clients that
+        send lists of a thousand texts send nothing else.
+        """
+        seconds = self._seconds(spec, terms.timeout)
+        if not terms.timeout:
+            seconds = min(seconds * ceil(rows / self._limits.max_rows), self._limits.deadline)
+        return terms.began + seconds - terms.waited
 
     async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
         """Return the slots of a call, filled, and its deadline."""

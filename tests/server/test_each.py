@@ -168,6 +168,16 @@ def test_all_rows_have_the_deadline_of_the_call_which_counts_from_its_beginning(
     run(test)
 
 
+@pytest.mark.parametrize(("rows", "seconds"), [(1, 2.0), (64, 2.0), (65, 4.0), (200, 8.0)])
+def test_a_call_without_a_time_out_has_the_default_for_each_64_rows(rows: int, seconds: float) -> None:
+    async def test() -> None:
+        gateway, began = Arithmetic(), time.monotonic()
+        await asked(Service(gateway, deadline=2.0), ["a"] * rows, Terms(began=began))
+        assert set(gateway.deadlines) == {began + seconds}
+
+    run(test)
+
+
 @pytest.mark.parametrize(
     ("tensors", "says"),
     [

@@ -1,11 +1,14 @@
 """From folders as Hugging Face saves them to what its own client gets: the same as from transformers' pipelines."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+import torch
 from huggingface_hub import InferenceClient
 
 from latebind.bench.server import serving
@@ -20,6 +23,7 @@ CASES: dict[str, tuple[str, Any, dict[int, str], dict[str, Any]]] = {
     "bert-tags": ("BertForTokenClassification", word_piece, TAGS, {}),
     "roberta-tags": ("RobertaForTokenClassification", byte_pairs, TAGS, ROBERTA),
     "bert-intents": ("BertForSequenceClassification", word_piece, INTENTS, {}),
+    "cross-encoder": ("BertForSequenceClassification", word_piece, {0: "LABEL_0"}, {}),
     "roberta-intents": (
         "RobertaForSequenceClassification",
         byte_pairs,
@@ -87,3 +91,20 @@ def test_classes_are_those_of_transformers_pipeline(site: Site, name: str) -> No
         wanted = {one["label"]: one["score"] for one in pipeline([text])[0]}
         assert found.keys() == wanted.keys()
         assert max(abs(found[label] - wanted[label]) for label in wanted) < 1e-4
+
+
+def test_a_cross_encoder_ranks_by_the_networks_own_logits(site: Site) -> None:
+    query, *documents = short_texts()[:12]
+    folder = str(site.folders / "cross-encoder")
+    reader, network = (
+        getattr(transformers, kind).from_pretrained(folder)
+        for kind in ("AutoTokenizer", "AutoModelForSequenceClassification")
+    )
+    with torch.inference_mode():
+        logits = [network(**reader(query, text, return_tensors="pt")).logits.item() for text in documents]
+    body = json.dumps({"model": "cross-encoder", "query": query, "documents": documents}).encode()
+    with urlopen(f"{site.url}/v1/rerank", body, timeout=PATIENCE) as reply:
+        results = json.load(reply)["results"]
+    assert [one["index"] for one in results] == sorted(range(len(documents)), key=lambda place: -logits[place])
+    for one in results:
+        assert abs(one["relevance_score"] - torch.sigmoid(torch.tensor(logits[one["index"]])).item()) < 1e-4

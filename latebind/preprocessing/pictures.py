@@ -230,7 +230,7 @@ def picture_settings(config: Mapping[str, Any], *, input: str = "pixel_values", 
     given = {**defaults, **{key: value for key, value in config.items() if key in _KNOWN and value is not None}}
     try:
         return _settings_of(short, given, input, mask)
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
         raise ConfigError(f"the file of {name} has a setting that is not as it should be ({error})") from error
 
 

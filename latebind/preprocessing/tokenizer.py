@@ -470,7 +470,7 @@ def _is_model(checker: _Checker, value: Any, place: str) -> None:
         raise _bad(f"has a model of the type {str(kind)[:60]!r}, which is not known")
     value["type"] = kind
     checker.fields(value, {"type": _is_text(64), **_MODELS[kind]}, place)
-    if "vocab" not in value:
+    if value.get("vocab") is None:
         raise _bad("has a model without a vocabulary")
     if kind == "Unigram" and (value.get("unk_id") or 0) >= len(value["vocab"]):
         raise _bad("has a token for what is unknown that is not in its vocabulary")

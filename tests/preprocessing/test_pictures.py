@@ -135,6 +135,8 @@ def test_files_of_former_years_are_read(config: dict[str, Any], wanted: dict[str
         {"image_processor_type": "ViTImageProcessor", "rescale_factor": []},
         {"image_processor_type": "CLIPImageProcessor", "crop_size": {"shortest_edge": 9}},
         {"image_processor_type": "ConvNextImageProcessor", "size": {"height": 9, "width": 9}},
+        {"image_processor_type": "ConvNextImageProcessor", "size": 224, "crop_pct": 0},
+        {"image_processor_type": "ViTImageProcessor", "size": float("inf")},
         {"image_processor_type": "DetrImageProcessor", "pad_size": {"height": 900, "width": 900}},
     ],
 )

@@ -94,6 +94,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Content], None], str]] = {
     "no model": ("bert", put("model", value=None), "no model"),
     "a model that is a text": ("bert", put("model", value="BPE"), "no object"),
     "no vocabulary": ("bert", put("model", "vocab", value={}), "tokens"),
+    "a vocabulary that is null": ("t5", put("model", "vocab", value=None), "without a vocabulary"),
     "a vocabulary of texts": ("bert", put("model", "vocab", value={"a": "b"}), "number"),
     "a number below 0": ("bert", put("model", "vocab", "zz", value=-1), "number"),
     "a number beyond memory": ("bert", put("model", "vocab", "zz", value=4_000_000_000), "number"),

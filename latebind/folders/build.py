@@ -15,7 +15,7 @@ from latebind.domain.model import About, Task, TensorSpec
 from latebind.domain.sizes import Dim
 from latebind.folders.files import CONFIG, Taken, taken
 from latebind.folders.hub import local_folder
-from latebind.folders.networks import Network, configuration, kind_of, load_network, task_of
+from latebind.folders.networks import Network, configuration, kind_of, load_network, quietly, task_of
 from latebind.folders.reading import Reading, reading_of
 from latebind.folders.rows import Labelled
 from latebind.folders.sequences import SequenceNetwork, example_tokens
@@ -79,7 +79,7 @@ def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Fol
     `dims` replace the ranges of what varies. What the folder's own processor makes of trial inputs is compared with
     what a server will make of them. Raises `ConfigError`, in a sentence, for a folder that is not served.
     """
-    with taken(local_folder(source), source) as found:
+    with taken(local_folder(source), source) as found, quietly(found, "it cannot be read"):
         said = found.own(CONFIG)
         kind = kind_of(said, source, embeds=any(part.kind == "Pooling" for part in found.modules))
         config, wanted = configuration(found), {dim.name: dim for dim in dims}
@@ -93,8 +93,8 @@ def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Fol
             module.eval()
             reading = reading_of(network, found, wanted)
             about = _about(network, found, module, reading)
-    folder = Folder(source, module, reading, about, tuple(told))
-    _check_preprocessing(folder)
+        folder = Folder(source, module, reading, about, tuple(told))
+        _check_preprocessing(folder)
     return folder
 
 

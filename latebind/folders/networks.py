@@ -243,6 +243,8 @@ def quietly(taken: Taken, failed: str) -> Iterator[None]:
     except LatebindError:
         raise
     except Exception as error:  # of a library that reads what anybody may have written
+        if isinstance(error, ModuleNotFoundError) and error.name == "transformers":  # whoever asks says how to get it
+            raise
         said = " ".join(str(error).replace(str(taken.path), taken.shown).split())[:300]
         raise ConfigError(f"{taken.shown}: {failed} ({type(error).__name__}: {said})") from error
     finally:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Media, RawInput, Task
 from latebind.domain.sizes import Dim, Size
-from latebind.folders.files import Taken
+from latebind.folders.files import CONFIG, Taken
 from latebind.folders.networks import Network, quietly
 from latebind.folders.rows import PAIR, TEXT
 from latebind.folders.tasks import MASK
@@ -43,6 +43,7 @@ LONGEST_TEXT = 2_048  # tokens unless more are asked for: a build tries the long
 SECONDS = 10  # of a sound at most, unless more samples are asked for
 LEAST_SIDE, MOST_SIDE = 33, 1_333  # of pictures of any size; the least leaves 2 places behind strides of 32
 SHORTEST = (1, 2, 3, 4, 6, 8, 16, 32, 64)  # lengths from which on a network may take texts
+CODED = ("marian",)  # families whose own tokenizer is code in transformers: their tokenizer.json is taken as it is
 LIMITS = (  # of sentence-transformers, named after the network
     "sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json",
     "sentence_camembert_config.json", "sentence_albert_config.json", "sentence_xlm-roberta_config.json",
@@ -115,13 +116,14 @@ def tokenizer_of(taken: Taken) -> tuple[Foreign, bytes]:
 
     Raises `ConfigError` for one that is code.
     """
-    from transformers import AutoTokenizer  # noqa: PLC0415  (an extra)
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415  (an extra)
 
-    if (file := taken.network / TOKENIZER).is_file():
-        check_tokenizer(file.read_bytes())
+    if has_file := (taken.network / TOKENIZER).is_file():
+        check_tokenizer((taken.network / TOKENIZER).read_bytes())
+    auto = PreTrainedTokenizerFast if has_file and taken.own(CONFIG).get("model_type") in CODED else AutoTokenizer
     with quietly(taken, "its tokenizer cannot be read"):
-        tokenizer = AutoTokenizer.from_pretrained(taken.network, trust_remote_code=False, local_files_only=True)
-    if not getattr(tokenizer, "is_fast", False):
+        tokenizer = auto.from_pretrained(taken.network, trust_remote_code=False, local_files_only=True)
+    if not tokenizer.is_fast:
         raise ConfigError(f"{taken.shown} has a tokenizer that is code ({type(tokenizer).__name__}), not {TOKENIZER}")
     backend = tokenizer.backend_tokenizer
     if _limits(taken).get("do_lower_case"):
@@ -234,7 +236,7 @@ def _length(
             raise ConfigError(f"{taken.shown} does not take a text of {length} tokens: {why[:200]}")
     if wanted:
         return wanted
-    least = next(length for length in (*SHORTEST, longest) if not fails(min(length, longest)))
+    least = next((length for length in SHORTEST if length < longest and not fails(length)), longest)
     if least >= longest:
         raise ConfigError(f"{taken.shown} takes texts of {longest} tokens only, which is not served")
     return Dim(LENGTH, least, longest)

@@ -1,5 +1,6 @@
 """Folders of many architectures, over all tasks: what is built answers raw inputs as the folder's own pipeline does."""
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,3 +116,16 @@ def test_inputs_have_the_names_that_the_network_has(build: Callable[[str], Built
     stored = read_model(build("wav2vec2").directory)
     assert [(dim.name, dim.least, dim.most) for dim in stored.dims] == [("T", 60, 2_400)]
     assert stored.about.raw[0].media is Media.SOUND
+
+
+def test_a_tokenizer_is_made_of_the_files_of_a_slow_one(tmp_path: Path) -> None:
+    folder = make_folder("bert", tmp_path / "folder")
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
+    read = read_folder(str(folder))
+    (row,) = read.preprocessor().prepare({"text": ["Please book a table."]})
+    words = [next(word for word, number in vocabulary.items() if number == one) for one in row.tensors["input_ids"]]
+    assert (words[0], words[-1]) == ("[CLS]", "[SEP]")
+    assert "".join(words[1:-1]).replace("##", "") == "pleasebookatable."

@@ -4,7 +4,9 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import Task
 from latebind.domain.sizes import Dim
 from latebind.folders.build import read_folder
+from latebind.folders.files import taken
+from latebind.folders.reading import tokenizer_of
 from tests.folders.making import NARROW, make_folder, save
 
 RAN = "ran"
@@ -285,3 +289,55 @@ def test_what_reads_pictures_beside_texts_or_has_a_decoder_is_refused(tmp_path: 
     small = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
     save("T5Model", "T5Config", small, tmp_path / "t5")
     assert "reads decoder_input_ids beside input_ids" in refusal(tmp_path / "t5")
+
+
+WILD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    0,
+    3.5,
+    1 << 40,
+    "",
+    "mine",
+    "../../etc/passwd",
+    [],
+    [1],
+    {},
+    {"a": 1},
+    "x" * 10_000,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_configurations_that_were_altered_anyhow_are_refused_or_read_and_nothing_else(
+    seed: int, copy: Callable[[str], Path], tmp_path: Path
+) -> None:
+    random, ran = Random(seed), tmp_path / RAN
+    folder = copy(("bert", "xlm_roberta_cls", "vit", "wav2vec2", "cross_encoder", "bert_mean")[seed])
+    (folder / "mine.py").write_text(f"open({str(ran)!r}, 'w').write('{RAN}')\n")
+    files = [file for file in folder.rglob("*.json") if file.name != "tokenizer.json"]
+    before = {file: file.read_text() for file in files}
+    for _ in range(20):
+        file = random.choice(files)
+        said = json.loads(before[file])
+        for _ in range(random.randint(1, 3)):
+            place = random.choice(said) if isinstance(said, list) else said
+            place[random.choice([*place, "auto_map", "custom", "attn_implementation"])] = random.choice(WILD)
+        file.write_text(json.dumps(said))
+        with suppress(LatebindError):
+            read_folder(str(folder))
+        file.write_text(before[file])
+    assert not ran.exists()
+
+
+def test_the_tokenizer_json_is_taken_where_transformers_has_code_in_its_place(copy: Callable[[str], Path]) -> None:
+    folder = copy("bert")
+    with taken(folder, "usual") as found:
+        usual, data = tokenizer_of(found)
+    change(folder / "config.json", model_type="marian")
+    change(folder / "tokenizer_config.json", tokenizer_class="MarianTokenizer")
+    with taken(folder, "coded") as found:
+        coded, other = tokenizer_of(found)
+    assert (coded("how are you?").input_ids, other) == (usual("how are you?").input_ids, data)

@@ -19,7 +19,7 @@ from latebind.repository.directory import ModelDirectory
 from latebind.sequence.program import answer_all
 from latebind.sequence.stored import load_sequence
 from tests.folders.making import byte_pairs, texts, unigrams
-from tests.folders.writers import Network, bart, filled, t5, without_padding
+from tests.folders.writers import Network, bart, filled, marian, t5, without_padding
 
 transformers = pytest.importorskip("transformers")
 
@@ -42,19 +42,28 @@ def bart_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folder(tmp_path_factory.mktemp("bart") / "writer", bart, byte_pairs())
 
 
+@pytest.fixture(scope="module")
+def marian_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose own tokenizer is code, beside a file that says the same."""
+    folder = write_folder(tmp_path_factory.mktemp("marian") / "writer", marian, unigrams())
+    said = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**said, "tokenizer_class": "MarianTokenizer"}))
+    return folder
+
+
 def generated(folder: Path, text: str) -> str:
     """Return what transformers makes of a text, by what lies in the folder."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     network = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     given = tokenizer(text, truncation=True, max_length=32, return_tensors="pt")
     asked = {"input_ids": given["input_ids"], "attention_mask": given["attention_mask"]}
     (row,) = network.generate(**asked, num_beams=1, do_sample=False, max_new_tokens=12)
-    said: str = tokenizer.backend_tokenizer.decode(row.tolist(), skip_special_tokens=True)
+    said: str = tokenizer.backend_tokenizer.decode(row.tolist()[1:], skip_special_tokens=True)
     return said
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5_folder", "bart_folder"])
+@pytest.mark.parametrize("name", ["t5_folder", "bart_folder", "marian_folder"])
 def test_a_text_is_answered_by_the_text_that_transformers_generates(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ def t5(words: int = WORDS, **more: Any) -> Network:
         decoder_start_token_id=0,
         **more,
     )
-    return drawn(transformers.T5ForConditionalGeneration(config))
+    return drawn(transformers.T5ForConditionalGeneration, config)
 
 
 def flan() -> Network:
@@ -39,7 +39,7 @@ def mt5() -> Network:
     config = transformers.MT5Config(
         vocab_size=WORDS, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0
     )
-    return drawn(transformers.MT5ForConditionalGeneration(config))
+    return drawn(transformers.MT5ForConditionalGeneration, config)
 
 
 SHAPE: dict[str, Any] = {
@@ -58,27 +58,27 @@ SHAPE: dict[str, Any] = {
 
 def bart(words: int = WORDS) -> Network:
     config = transformers.BartConfig(**SHAPE | {"vocab_size": words})
-    return drawn(transformers.BartForConditionalGeneration(config))
+    return drawn(transformers.BartForConditionalGeneration, config)
 
 
 def mbart() -> Network:
     config = transformers.MBartConfig(**SHAPE, scale_embedding=True)
-    network = drawn(transformers.MBartForConditionalGeneration(config))
+    network = drawn(transformers.MBartForConditionalGeneration, config)
     network.generation_config.decoder_start_token_id, network.generation_config.forced_bos_token_id = 7, 9
     return network
 
 
-def marian() -> Network:
-    last = WORDS - 1
+def marian(words: int = WORDS) -> Network:
+    last = words - 1
     config = transformers.MarianConfig(
-        **SHAPE,
+        **SHAPE | {"vocab_size": words},
         scale_embedding=True,
         activation_function="swish",
         pad_token_id=last,
         decoder_start_token_id=last,
         eos_token_id=0,
     )
-    network = drawn(transformers.MarianMTModel(config))
+    network = drawn(transformers.MarianMTModel, config)
     network.generation_config.bad_words_ids, network.generation_config.forced_eos_token_id = [[last], [17]], 0
     return network
 
@@ -86,9 +86,14 @@ def marian() -> Network:
 FAMILIES = {"t5": t5, "flan": flan, "mt5": mt5, "bart": bart, "mbart": mbart, "marian": marian}
 
 
-def drawn(network: Network) -> Network:
-    """Return the network with weights with which answers differ, and end sooner or later."""
-    torch.manual_seed(3)
+def drawn(kind: Any, config: Any) -> Network:
+    """Return a network with weights with which answers differ, and end sooner or later."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return _drawn(kind(config))
+
+
+def _drawn(network: Network) -> Network:
     network.eval().requires_grad_(False)
     for parameter in network.parameters():
         if parameter.dim() == 1:

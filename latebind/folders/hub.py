@@ -1,6 +1,7 @@
 """Folders of models at the Hugging Face hub: which files are fetched, and where they lie; offline, its cache."""
 
 import re
+from os.path import abspath, basename
 from pathlib import Path
 
 from latebind.domain.errors import ConfigError
@@ -12,7 +13,7 @@ ELSEWHERE = ("onnx/*", "openvino/*", "coreml/*", "tf/*", "gguf/*", "original/*",
 
 def folder_name(source: str) -> str:
     """Return what a model from this folder, or name at the hub, is called unless people say otherwise."""
-    last = source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else Path(source).resolve().name
+    last = source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else basename(abspath(source))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last.rpartition("/")[2]).lstrip("._-")[:128] or "model"
 
 

@@ -63,6 +63,7 @@ def test_a_model_has_the_name_of_its_folder(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "a b").mkdir()
     assert folder_name("hf:sentence-transformers/all-MiniLM-L6-v2@main") == "all-MiniLM-L6-v2"
     assert folder_name("models/minilm/") == "minilm"
+    assert folder_name("models/minilm/..") == "models"
     assert folder_name(".") == folder_name(str(tmp_path))
     assert folder_name("a b") == "a-b"
     assert folder_name("/") == "model"

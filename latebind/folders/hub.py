@@ -52,6 +52,6 @@ def local_folder(source: str) -> Path:
         told = f"has no revision {found['revision']!r}"
     except LocalEntryNotFoundError:
         told = "is not in the cache, and the hub cannot be reached: fetch it where there is a network, or name a folder"
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of its client, which tells of networks and disks in ways of its own
         told = f"cannot be fetched ({' '.join(str(error).split())[:300]})"
     raise ConfigError(f"{source} {told}") from None

@@ -67,3 +67,14 @@ def test_a_model_has_the_name_of_its_folder(tmp_path: Path, monkeypatch: pytest.
     assert folder_name(".") == folder_name(str(tmp_path))
     assert folder_name("a b") == "a-b"
     assert folder_name("/") == "model"
+
+
+def test_whatever_the_client_of_the_hub_raises_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = pytest.importorskip("huggingface_hub")
+
+    def broken(*_given: object, **_more: object) -> str:
+        raise RuntimeError("the proxy\nsays no")
+
+    monkeypatch.setattr(client, "snapshot_download", broken)
+    with pytest.raises(ConfigError, match=r"^hf:tests/tiny cannot be fetched \(the proxy says no\)$"):
+        local_folder("hf:tests/tiny")

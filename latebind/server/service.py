@@ -469,7 +469,7 @@ class Service:
 
     def reading_parameters(self, spec: ModelSpec, rows: Sequence[Prepared]) -> dict[str, object]:
         """Return the parameters of a reply that say what was read: the tokens of texts, and whether a row was cut."""
-        found: dict[str, list[int] | list[bool]] = {}
+        found: dict[str, list[object]] = {}  # of ints or bools, compiled code would make ints
         if any(one.media is Media.TEXT for one in spec.about.raw):
             found["tokens"] = [row.used for row in rows]
         if any(row.cut for row in rows):

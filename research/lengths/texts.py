@@ -23,8 +23,6 @@ from latebind.cli.bench.options import ServeWords
 from latebind.cli.console import Rows, reporting
 from latebind.cli.options import Seed
 from latebind.domain.errors import ConfigError
-from latebind.domain.sizes import Dim
-from latebind.folders.build import build_folder, read_folder
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.preprocessing.text import TEXT
@@ -33,7 +31,7 @@ from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from research.evaluation import Found, Output, Rounds, Seconds, Words, evaluate
-from research.lengths.peers import CLIENTS, CLOSE, HERE, MODEL, OURS, WARM_UP, Beside, Side, Texts, sides
+from research.lengths.peers import CLIENTS, CLOSE, HERE, MODEL, OURS, WARM_UP, Beside, Side, Texts, build, sides
 from research.peers.servers import PACKAGES, Served, environment, restless, turn_of
 
 LIST = 256  # texts of one call
@@ -74,9 +72,8 @@ def texts(
             place = models or folder / "models"
             if not (place / MODEL).exists():
                 tell("building", 0.0)
-                read = read_folder(str(weights), dims=(Dim("L", 2, FASTEMBED_LONGEST),))
-                there = place / MODEL / "1"
-                build_folder(read, directory=there, name=MODEL, max_batch=max_batch, backends=backend or ["openvino"])
+                how = backend or ["openvino"]
+                build(weights, place, longest=FASTEMBED_LONGEST, max_batch=max_batch, backends=how)
             directory = ModelDirectory.open(find_models(place, [MODEL])[0])
             given = Texts.read(texts, weights, most=most, longest=FASTEMBED_LONGEST)
             every = servers(place, peers, folder, weights.absolute(), serve or (), max_batch)

@@ -58,10 +58,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def lent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Servers that tests start as processes of their own borrow what the fork server of all tests has imported."""
+    """Servers that tests start as processes of their own borrow what the fork server of all tests has imported.
+
+    It finds the tests from wherever it is first asked: some tests have another working directory.
+    """
     place = tmp_path_factory.mktemp("lent") / "lender"
     with lending(FORKS, place), pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(place))
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent.parent), prepend=os.pathsep)
         yield
 
 

@@ -260,9 +260,10 @@ def test_a_server_that_drains_takes_no_such_call() -> None:
 class Turning(Arithmetic):
     """Has another version take over behind the first claim: of the same files, or of others."""
 
-    def __init__(self, *, same_files: bool) -> None:
+    def __init__(self, *, same_files: bool, reads_alike: bool = False) -> None:
         super().__init__()
         self.same_files = same_files
+        self.reads_alike = reads_alike
 
     async def claim(
         self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
@@ -271,7 +272,7 @@ class Turning(Arithmetic):
         if len(self.claims) == 1:
             there = self.models["reads"]
             self.models = {**self.models, "reads": replace(there, version="1" if self.same_files else "2")}
-            if not self.same_files:
+            if not self.same_files and not self.reads_alike:
                 self.preprocessors["reads"] = Words()
         return claim
 
@@ -291,6 +292,17 @@ def test_rows_that_one_version_read_are_not_answered_by_another() -> None:
         gateway = Turning(same_files=False)
         with pytest.raises(Superseded, match="send it again"):
             await asked(Service(gateway), TEXTS)
+        assert gateway.taken == 0
+
+    run(test)
+
+
+def test_rows_of_one_call_are_all_asked_anew_where_a_version_that_reads_alike_takes_over() -> None:
+    async def test() -> None:
+        gateway = Turning(same_files=False, reads_alike=True)
+        answers = await asked(Service(gateway), TEXTS)
+        assert [answer.outputs["scores"][0].tolist() for answer in answers] == [scores(text) for text in TEXTS]
+        assert len(gateway.claims) == 5, "one by the first version, one that shows the second, and three by that alone"
         assert gateway.taken == 0
 
     run(test)

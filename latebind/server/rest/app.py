@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from latebind.domain.config import FrontendConfig, is_loopback
 from latebind.domain.errors import NotFound, UserError
+from latebind.repository.directory import NAME
 from latebind.server.access import Access, Guard
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Foreign, Limits, MethodNotAllowed
@@ -28,6 +29,7 @@ from latebind.server.tls import LATE_SECONDS, TlsServer
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 POLL_SECONDS = 0.05  # between two looks whether everything has ended
 OF_THIS_SITE = (b"same-origin", b"none")  # `same-site` is another port of this host, or another name of its domain
+SLASH = "'%2F' is not accepted in a path; send '/'"
 FOREIGN_PAGE = "the request comes from a page of another site, which may not call this server"
 
 
@@ -190,6 +192,7 @@ class RestApp:
         try:
             route, names = self._find(asked, path)
             errors = route.errors
+            _check_names(names)
             self._filter.admit(route.access, asked, fields)
             verb = self._guarded(route)
         except UserError as error:
@@ -226,11 +229,8 @@ class RestApp:
 
         Raises `NotFound` and `MethodNotAllowed`.
         """
-        if b"%" in target:
-            if b"%2f" in target.lower():  # a proxy that guards paths would read this as another path
-                raise NotFound("'%2F' is not accepted in a path; send '/'")
-            target = unquote_to_bytes(target)
-        path = target.decode("utf-8", "replace")
+        escaped = b"%2f" in target.lower()  # a proxy that guards paths would read this as another path
+        path = (target if escaped else unquote_to_bytes(target)).decode("utf-8", "replace")
         others: list[str] = []
         for pattern, route in self._routes:
             found = pattern.fullmatch(path)
@@ -241,7 +241,18 @@ class RestApp:
             others.append(route.method)
         if others:
             raise MethodNotAllowed(others)
-        raise NotFound("no such path: /v2/openapi.json lists those that there are")
+        raise NotFound(SLASH if escaped else "no such path: /v2/openapi.json lists those that there are")
+
+
+def _check_names(names: Mapping[str, str | None]) -> None:
+    """Raise `NotFound` if a part of a path is no name that a model or a repository may have.
+
+    It is checked behind the search for the route, so that the error has the form of the API that was called.
+    """
+    for part in ("model", "repository"):
+        name = names.get(part)
+        if name is not None and not NAME.fullmatch(name):
+            raise NotFound(SLASH if "%2f" in name.lower() else f"there is no {part} {name!r:.140}")
 
 
 def _refusing(error: UserError) -> Verb:

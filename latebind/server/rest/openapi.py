@@ -203,9 +203,10 @@ class Route:
     errors: Errors = OWN
 
     def pattern(self) -> re.Pattern[str]:
-        """Return a pattern for paths that lead here."""
+        """Return a pattern for paths that lead here. Names may be such as nothing has."""
         optional = self.path.replace("[", "(?:").replace("]", ")?").replace(".", r"\.")
-        return re.compile(re.sub(r"{(\w+)}", lambda found: f"(?P<{found[1]}>{PARTS[found[1]]})", optional))
+        parts = PARTS | dict.fromkeys(("model", "repository"), "[^/]+")
+        return re.compile(re.sub(r"{(\w+)}", lambda found: f"(?P<{found[1]}>{parts[found[1]]})", optional))
 
 
 def document(routes: Iterable[Route]) -> Json:

@@ -208,7 +208,7 @@ def test_a_model_that_the_engine_does_not_answer_for_is_not_listed_as_ready() ->
         (f"{HALF_MODEL}/load", {"parameters": {"version": 3}}, 400, "the version is 3"),
         (f"{HALF_MODEL}/load", {"parameters": {"version": "../1"}}, 400, "the version is '../1'"),
         (f"{HALF_MODEL}/load", {"parameters": []}, 400, "not what this call takes"),
-        ("/v2/repository/models/../load", {}, 404, "no such path"),
+        ("/v2/repository/models/../load", {}, 404, "there is no model '..'"),
         (f"{SCALAR_MODEL}/unload", {"parameters": {"unload_dependents": "yes"}}, 400, "give true or false"),
     ],
 )

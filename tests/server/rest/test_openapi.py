@@ -92,3 +92,11 @@ def test_what_is_made_from_the_description_is_answered_as_it_says(sharing: Site)
     assert statuses[200] > 5
     assert sharing.is_well()
     assert sharing.taken == 0
+
+
+@pytest.mark.parametrize("name", ["%20", "a%2Fb", "%FF", "-"])
+def test_a_name_that_nothing_can_have_is_told_in_the_form_of_the_api_that_was_called(sharing: Site, name: str) -> None:
+    tei, openai = sharing.post(f"/models/{name}/embed", {}), sharing.get(f"/v1/models/{name}")
+    assert (tei.status, openai.status) == (404, 404)
+    assert set(tei.json()) == {"error", "error_type"}
+    assert set(openai.json()["error"]) == {"message", "type", "param", "code"}

@@ -100,3 +100,10 @@ def test_a_name_that_nothing_can_have_is_told_in_the_form_of_the_api_that_was_ca
     assert (tei.status, openai.status) == (404, 404)
     assert set(tei.json()) == {"error", "error_type"}
     assert set(openai.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize("tokens", [[], [[]], [1, 2], [[1, 2], [3]], [[-1]], [1 << 70]])
+def test_tokens_are_refused_where_a_model_reads_texts_in_a_way_of_its_own(sharing: Site, tokens: list[Any]) -> None:
+    refused = sharing.post("/classify", {"model": "reads", "input": tokens})
+    assert (refused.status, sharing.taken) == (400, 0)
+    assert "send" in refused.json()["error"]["message"]

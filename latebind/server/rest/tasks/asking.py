@@ -211,9 +211,10 @@ class Asking:
 
     @property
     def preprocessor(self) -> TextPreprocessor:
-        """What reads the model's texts."""
+        """What makes the model's tokens. Raises `InvalidRequest` where its texts are read in another way."""
         found = self.service.gateway.preprocessor(self.spec.name)
-        assert isinstance(found, TextPreprocessor), "the model reads texts"
+        if not isinstance(found, TextPreprocessor):
+            raise InvalidRequest(f"{self.spec.name!r} takes no tokens: send texts")
         return found
 
     async def read(

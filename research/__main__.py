@@ -37,6 +37,7 @@ PARTS = {
     "lengths-one": "lengths.one",
     "lengths-packing": "lengths.packing",
     "texts": "lengths.texts",
+    "writing": "lengths.writing",
 }
 """The module that has each command, as a function of the same name."""
 

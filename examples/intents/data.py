@@ -1,78 +1,93 @@
-"""Requests of CLINC150 (Larson et al. 2019) as tokens, each text of its own length, and samples for learned caches."""
+"""What people ask of a phone, and what for: CLINC150 (Larson et al. 2019) where it lies, else texts made here."""
 
 import gzip
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import Any
+from random import Random
 
-import torch
-from torch import Tensor
-
-from examples.intents.model import CLASSES
 from latebind.domain.errors import ConfigError
-from latebind.learned.samples import Samples
 
-LONGEST = 128  # tokens of a text; what is behind them is cut off
+OUT_OF_SCOPE = "oos"  # the label of texts that ask for none of the intents
+TRAIN, VAL, TEST = "train", "val", "test"
+PARTS = (TRAIN, VAL, TEST)
+
+Text = tuple[str, str]  # a text, and its label
+Texts = Mapping[str, Sequence[Text]]  # by part
+
+# Texts in place of CLINC150: every way of asking with every thing that is asked for.
+MADE = {
+    "alarm": (
+        ("wake me {}", "set an alarm for {}", "i have to get up {}", "please ring {}", "can you wake me up {}"),
+        ("at six", "tomorrow morning", "at half past seven", "in an hour", "on sunday", "before sunrise"),
+    ),
+    "balance": (
+        ("how much is in my {}", "what is my {} at", "check the {} for me", "is there money in the {}", "show my {}"),
+        ("savings account", "checking account", "bank account", "joint account", "holiday fund", "business account"),
+    ),
+    "directions": (
+        ("how do i get to {}", "show me the way to {}", "what is the fastest road to {}", "navigate to {}", "find {}"),
+        ("the station", "the airport", "grandma's house", "the nearest pharmacy", "the zoo", "city hall"),
+    ),
+    "music": (
+        ("play {}", "i want to hear {}", "put on {}", "turn up {}", "could you play some {} for me"),
+        ("jazz", "the new album", "a song by the beatles", "my running playlist", "quiet piano music", "the radio"),
+    ),
+    "recipe": (
+        ("how do i cook {}", "give me a recipe for {}", "what is in {}", "how do you bake {}", "help me with {}"),
+        ("lasagna", "a chocolate cake", "chicken soup", "pancakes", "potato salad", "fresh bread"),
+    ),
+    "translate": (
+        ("how do you say {} in french", "translate {}", "what is {} in spanish", "{} in german", "say {} in thai"),
+        ("good morning", "thank you", "where is the bathroom", "i am lost", "see you later", "how much is it"),
+    ),
+    "weather": (
+        ("will it rain {}", "what is the weather {}", "do i need a coat {}", "how hot is it {}", "is it windy {}"),
+        ("today", "in paris", "on saturday", "tonight", "at the beach", "this weekend"),
+    ),
+    OUT_OF_SCOPE: (
+        ("who invented {}", "why are {} so popular", "tell me about {}", "are {} expensive", "how old are {}"),
+        ("zippers", "volcanoes", "crossword puzzles", "the pyramids", "submarines", "violins"),
+    ),
+}  # fmt: skip
 
 
-def samples(*, data: str, tokenizer: str, seed: str = "0") -> tuple[Samples, Samples]:
-    """Return what the network learned from, to fit learned caches, and a half of all other texts, to calibrate.
+def read(data: Path | None = None) -> dict[str, list[Text]]:
+    """Return texts and labels of three parts: `train`, `val` and `test`.
 
-    `data` is the folder of `clinc150_train.tsv.gz`, `_val` and `_test`, with a label, a tab and a text in each line;
-    `tokenizer` a `tokenizer.json`. The files have one intent after another, and of what fits caches the last part is
-    kept from predictors, which would not know the last intents: so texts come in an order that is drawn.
+    `data` is `data_full.json` as CLINC150 publishes it, or a folder of `clinc150_train.tsv.gz` and so on with a label,
+    a tab and a text in each line; without it texts are made. Raises `ConfigError` for what is neither.
     """
-    learned = read(Path(data), Path(tokenizer), ("train",))
-    order = torch.randperm(len(learned), generator=torch.Generator().manual_seed(int(seed)))
-    return learned.take(order), _half(data, tokenizer, seed, 0)
+    if data is None:
+        return _made()
+    if data.is_dir():
+        return {part: _lines(data / f"clinc150_{part}.tsv.gz") for part in PARTS}
+    try:
+        said = json.loads(data.read_bytes())
+        return {
+            part: [(str(text), str(label)) for name in (part, f"oos_{part}") for text, label in said.get(name, ())]
+            for part in PARTS
+        }
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{data} is no data_full.json of CLINC150 ({error}): the README says what it holds") from None
 
 
-def unseen(*, data: str, tokenizer: str, seed: str = "0") -> Samples:
-    """Return the other half of what the network has not learned from: nothing is learned from or calibrated on it."""
-    return _half(data, tokenizer, seed, 1)
-
-
-def read(folder: Path, tokenizer: Path, parts: Sequence[str]) -> Samples:
-    """Return the texts of these parts, in their order, with the number of each label among those of `train`."""
-    names = sorted({label for label, _ in _lines(folder, "train")})
-    if len(names) != CLASSES:
-        raise ConfigError(f"{folder} has {len(names)} intents, and the network {CLASSES}: give CLINC150 with `oos`")
-    numbers = {name: number for number, name in enumerate(names)}
-    lines = [line for part in parts for line in _lines(folder, part)]
-    rows = [torch.tensor(ids) for ids in _ids(tokenizer, [text for _, text in lines])]
-    masks = [torch.ones_like(row) for row in rows]
-    labels = torch.tensor([numbers[label] for label, _ in lines])
-    return Samples({"input_ids": rows, "attention_mask": masks}, labels)
-
-
-def together(rows: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return texts `(L,)` of different lengths as one batch, filled up with 0."""
-    masks = [torch.ones_like(row) for row in rows]
-    both = {"input_ids": rows, "attention_mask": masks}
-    return {name: torch.nn.utils.rnn.pad_sequence(list(part), batch_first=True) for name, part in both.items()}
-
-
-def _half(data: str, tokenizer: str, seed: str, number: int) -> Samples:
-    every = read(Path(data), Path(tokenizer), ("val", "test"))
-    return every.halves(int(seed))[number]
-
-
-def _lines(folder: Path, part: str) -> list[tuple[str, str]]:
-    path = folder / f"clinc150_{part}.tsv.gz"
+def _lines(path: Path) -> list[Text]:
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             found = [line.rstrip("\n").partition("\t") for line in file]
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}; the README says what it must hold") from error
-    return [(label, text) for label, _, text in found]
+    return [(text, label) for label, _, text in found]
 
 
-def _ids(tokenizer: Path, texts: list[str]) -> list[list[int]]:
-    from tokenizers import Tokenizer  # noqa: PLC0415  # it comes with transformers, which little else here needs
-
-    if not tokenizer.is_file():
-        raise ConfigError(f"{tokenizer} is no file: give the tokenizer.json of the weights")
-    coder: Any = Tokenizer.from_file(str(tokenizer))
-    coder.no_padding()
-    coder.enable_truncation(LONGEST)
-    return [each.ids for each in coder.encode_batch(texts)]
+def _made() -> dict[str, list[Text]]:
+    """Return the texts of `MADE`, 18 of each intent to learn from and 6 of each in the other parts."""
+    found: dict[str, list[Text]] = {part: [] for part in PARTS}
+    for label, (ways, things) in MADE.items():
+        texts = [way.format(thing) for way, thing in product(ways, things)]
+        Random(label).shuffle(texts)
+        for part, some in zip(PARTS, (texts[:18], texts[18:24], texts[24:]), strict=True):
+            found[part] += [(text, label) for text in some]
+    return found

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from latebind.cli.console import console, progress, reporting, save, show, show_pairs
 from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
-from latebind.cli.sources import check_batch, example_inputs, load_module, load_rows, load_samples, read_dims
+from latebind.cli.sources import (
+    check_batch,
+    example_inputs,
+    load_module,
+    load_rows,
+    load_samples,
+    read_dims,
+    samples_for,
+)
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Task, TensorSpec
 from latebind.folders.build import build_folder, read_folder, samples_of
@@ -29,7 +37,6 @@ from latebind.learned.samples import Samples, check_task, doubt
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
 from latebind.program.lengths import input_specs
 from latebind.program.measure import with_batch
-from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 from latebind.sequence.build import build_sequence
@@ -459,7 +466,7 @@ def calibrate(
     with reporting(), progress("calibrating") as tell:
         promise = promised.promise()
         directory = ModelDirectory.open(*find_models(repository, [model]))
-        _, held_out = load_samples(data, data_option, seed=seed, inputs=read_model(directory).inputs)
+        _, held_out = samples_for(directory, data, data_option, seed=seed)
         report = recalibrate(
             directory,
             held_out,

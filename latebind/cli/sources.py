@@ -20,9 +20,13 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ITEM_BYTES, TensorSpec
 from latebind.domain.sizes import Dim, Size
 from latebind.domain.wording import instead
+from latebind.folders.rows import Labelled, is_raw, parts_of, read_labelled, read_samples
 from latebind.learned.samples import Rows, Samples
+from latebind.preprocessing.opening import open_preprocessor
 from latebind.program.declared import Declared, declared
 from latebind.program.export import made_of_another
+from latebind.program.stored import StoredModel, read_model
+from latebind.repository.directory import ModelDirectory
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Arrays = Array | Sequence[Array]  # (N, *shape), or N of different sizes
@@ -218,6 +222,44 @@ def load_samples(
     if not (isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, Samples) for part in found)):
         raise ConfigError(f"{data!r} must return two latebind.learned.samples.Samples: to fit and to calibrate")
     return found
+
+
+def samples_for(
+    directory: ModelDirectory, data: str, given: Sequence[str] | None, *, seed: int
+) -> tuple[Samples, Samples]:
+    """Return what `load_samples` does for a model that was built, of tables and folders too where it reads raw inputs.
+
+    Raises `ConfigError`.
+    """
+    model = read_model(directory)
+    if not is_raw(data):
+        return load_samples(data, given, seed=seed, inputs=model.inputs)
+    _generator(seed)
+    labelled, samples = _raw_samples(directory, model, data)
+    return parts_of(samples, labelled, seed=seed)
+
+
+def rows_for(
+    directory: ModelDirectory, data: str, given: Sequence[str] | None
+) -> tuple[dict[str, Arrays], Array | None]:
+    """Return what `load_sized_rows` does for a model that was built, of tables and folders too: all of their rows."""
+    model = read_model(directory)
+    if not is_raw(data):
+        return load_sized_rows(data, given, model.inputs)
+    _, samples = _raw_samples(directory, model, data)
+    assert isinstance(samples.inputs, Mapping)
+    assert samples.labels is not None
+    return {name: _arrays(part) for name, part in samples.inputs.items()}, samples.labels.numpy()
+
+
+def _raw_samples(directory: ModelDirectory, model: StoredModel, data: str) -> tuple[Labelled, Samples]:
+    if not model.about.raw or not model.about.labels:
+        raise ConfigError(
+            f"--data {data}: {model.name} is no classifier of texts, pictures or sounds: give an .npz file"
+        )
+    labelled = read_labelled(Path(data), model.about.raw[0].media, model.about.labels)
+    preprocessor = open_preprocessor(directory, model.about)
+    return labelled, read_samples(preprocessor, labelled, [spec.name for spec in model.inputs])[0]
 
 
 def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array], Array | None]:

@@ -17,13 +17,13 @@ from latebind.folders.files import CONFIG, Taken, taken
 from latebind.folders.hub import local_folder
 from latebind.folders.networks import Network, configuration, kind_of, load_network, quietly, task_of
 from latebind.folders.reading import Reading, reading_of
-from latebind.folders.rows import Labelled
+from latebind.folders.rows import Labelled, parts_of, read_samples
 from latebind.folders.sequences import SequenceNetwork, example_tokens
 from latebind.folders.tasks import LOGITS, activation_of, around, labels_of
 from latebind.folders.writing import writing_of
 from latebind.learned.samples import Samples
 from latebind.preprocessing.opening import open_preprocessor
-from latebind.preprocessing.preprocessor import Prepared, Preprocessor
+from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, Stored
 from latebind.program.build import BuildReport, build_program
 from latebind.program.export import dtype_name, runner
@@ -36,7 +36,6 @@ from latebind.sequence.build import build_sequence
 
 SAME = 1e-3  # by which an answer to a raw input may differ from the network's own, of its largest number
 CLOSE = 1e-4  # by which a number may that is made of a picture or a sound
-AT_ONCE = 256  # rows of data that are read together
 OF_STAGES = ("min_stage_seconds", "min_stage_bytes", "max_overhead")  # a sequence model is not cut
 
 
@@ -192,15 +191,9 @@ def worst_error(folder: Folder, directory: ModelDirectory) -> float:
 
 
 def samples_of(folder: Folder, labelled: Labelled, *, seed: int) -> tuple[tuple[Samples, Samples], str]:
-    """Return labelled rows in halves, in an order that is drawn: files often have one class after another.
+    """Return labelled rows to fit on and to calibrate on, in an order that is drawn (`parts_of`).
 
     And what to tell of texts that were cut to fit, "" where none was. Raises `LatebindError` for what cannot be read.
     """
-    preprocessor, rows = folder.preprocessor(), list[Prepared]()
-    for begin in range(0, len(labelled.labels), AT_ONCE):
-        some = {name: each[begin : begin + AT_ONCE] for name, each in labelled.raw.items()}
-        rows += preprocessor.prepare(some, truncate=True)
-    cut = sum(row.cut > 0 for row in rows)
-    inputs = {name: [torch.from_numpy(row.tensors[name]) for row in rows] for name in folder.reading.inputs}
-    samples = Samples(inputs, torch.tensor(labelled.labels))
-    return samples.halves(seed), f"{cut} of {len(rows)} are cut to the longest that the model reads" if cut else ""
+    samples, told = read_samples(folder.preprocessor(), labelled, list(folder.reading.inputs))
+    return parts_of(samples, labelled, seed=seed), told

@@ -1,4 +1,7 @@
-"""Labelled texts, pictures and sounds in files of people: what learned caches of a folder are made from."""
+"""Labelled texts, pictures and sounds in files of people: what learned caches of a folder are made from.
+
+Reading them takes no transformers, so that a model that was built can be calibrated and measured on such files too.
+"""
 
 import csv
 import json
@@ -7,45 +10,93 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Media
 from latebind.domain.wording import instead
-from latebind.preprocessing.preprocessor import Raw
+from latebind.learned.samples import Samples
+from latebind.preprocessing.preprocessor import Prepared, Preprocessor, Raw
 
 TEXT, PAIR, LABEL = "text", "text_pair", "label"  # the columns, and the raw inputs of texts
+RAW = {Media.TEXT: TEXT, Media.PICTURE: "image", Media.SOUND: "sound"}  # the raw inputs of labelled rows
+SPLIT, FIT, CALIBRATE = "split", "train", "validation"  # a column, and what it may say
 ENDINGS = {
     Media.PICTURE: {".jpg", ".jpeg", ".png", ".webp"},
     Media.SOUND: {".wav", ".flac"},
 }
 MOST_ROWS = 1_000_000
 MOST_FILE_BYTES = 64 << 20  # of one picture or sound
+AT_ONCE = 256  # rows that are read together
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 WORDS = {Media.PICTURE: "pictures", Media.SOUND: "sounds"}
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Raw rows by input, each as many, and the classes that they are of, by number."""
+    """Raw rows by input, each as many, the classes that they are of, by number, and which of them are to fit on.
+
+    `fits` is None where nobody says so.
+    """
 
     raw: Mapping[str, Sequence[Raw]]
     labels: Sequence[int]
+    fits: Sequence[bool] | None = None
+
+
+def is_raw(data: str) -> bool:
+    """Return whether this names a table or a folder of raw rows."""
+    return Path(data).suffix in TABLES or Path(data).is_dir()
 
 
 def read_labelled(
     path: Path, media: Media, labels: Sequence[str], *, text_column: str = TEXT, label_column: str = LABEL
 ) -> Labelled:
-    """Return the rows of a table of texts, or of a folder with a subfolder of pictures or sounds for each class.
+    """Return the rows of a table, or of a folder with a subfolder of pictures or sounds for each class.
 
+    A table has texts, or names of files beside it in the column `image` or `sound`; it may have them themselves, as
+    Parquet can. Its column `split` may say which rows are to fit on (`train`) and which to calibrate (`validation`).
     `labels` are the names of the model's classes; a table may also have their numbers. Rows come as they stand in the
     file. Raises `ConfigError`, which names the row.
     """
+    if path.suffix in TABLES:
+        return _read_table(path, media, labels, text_column if media is Media.TEXT else RAW[media], label_column)
+    known = ", ".join(TABLES)
     if media is Media.TEXT:
-        if path.suffix not in TABLES:
-            raise ConfigError(f"--data {path}: give a table of texts, a file that ends in {', '.join(TABLES)}")
-        return _read_table(path, labels, text_column, label_column)
+        raise ConfigError(f"--data {path}: give a table of texts, a file that ends in {known}")
     if not path.is_dir():
-        raise ConfigError(f"--data {path}: give a folder that has a folder of {WORDS[media]} for each class")
+        told = f"a folder of {WORDS[media]} for each class, or a table of their files ({known})"
+        raise ConfigError(f"--data {path}: give a folder that has {told}")
     return _read_tree(path, media, labels)
+
+
+def read_samples(preprocessor: Preprocessor, labelled: Labelled, inputs: Sequence[str]) -> tuple[Samples, str]:
+    """Return labelled rows as these inputs of a model, and what to tell of those that were cut to fit, "" if none was.
+
+    Raises `LatebindError` for what cannot be read.
+    """
+    rows = list[Prepared]()
+    for begin in range(0, len(labelled.labels), AT_ONCE):
+        some = {name: each[begin : begin + AT_ONCE] for name, each in labelled.raw.items()}
+        rows += preprocessor.prepare(some, truncate=True)
+    cut = sum(row.cut > 0 for row in rows)
+    made = {name: [torch.from_numpy(row.tensors[name]) for row in rows] for name in inputs}
+    told = f"{cut} of {len(rows)} are cut to the longest that the model reads" if cut else ""
+    return Samples(made, torch.tensor(labelled.labels)), told
+
+
+def parts_of(samples: Samples, labelled: Labelled, *, seed: int) -> tuple[Samples, Samples]:
+    """Return the rows to fit on and those to calibrate on, in an order that is drawn: files may have one class first.
+
+    They are halves where the file does not say which are which.
+    """
+    if labelled.fits is None:
+        return samples.halves(seed)
+    order, fits = (
+        torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed)),
+        torch.tensor(labelled.fits),
+    )
+    return samples.take(order[fits[order]]), samples.take(order[~fits[order]])
 
 
 def read_texts(path: Path, *, text_column: str = TEXT) -> list[str]:
@@ -72,39 +123,75 @@ def _read_tree(path: Path, media: Media, labels: Sequence[str]) -> Labelled:
     for folder in sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")):
         number = _label(folder.name, labels, f"{folder}")
         for file in sorted(each for each in folder.iterdir() if each.suffix.lower() in ENDINGS[media]):
-            if (size := file.stat().st_size) > MOST_FILE_BYTES:
-                raise ConfigError(f"{file} has {size} bytes, and at most {MOST_FILE_BYTES} are read")
             if len(raw) == MOST_ROWS:
                 raise ConfigError(f"{path} has more than {MOST_ROWS} {WORDS[media]}: give fewer")
-            raw.append(file.read_bytes())
+            raw.append(_content(file))
             found.append(number)
     if not raw:
         endings = ", ".join(sorted(ENDINGS[media]))
         raise ConfigError(f"{path} has no folders of {WORDS[media]} ({endings}), one for each class, with its name")
-    return Labelled({"image" if media is Media.PICTURE else "sound": raw}, found)
+    return Labelled({RAW[media]: raw}, found)
 
 
-def _read_table(path: Path, labels: Sequence[str], text_column: str, label_column: str) -> Labelled:
-    """Return the texts of a table. The second ones count where there is a column of these."""
-    texts, pairs, found = list[Raw](), list[Raw](), list[int]()
+def _content(file: Path) -> bytes:
+    if (size := file.stat().st_size) > MOST_FILE_BYTES:
+        raise ConfigError(f"{file} has {size} bytes, and at most {MOST_FILE_BYTES} are read")
+    return file.read_bytes()
+
+
+def _read_table(path: Path, media: Media, labels: Sequence[str], column: str, label_column: str) -> Labelled:
+    """Return the rows of a table. Second texts count where there is a column of these."""
+    raw, pairs, found, splits = list[Raw](), list[Raw](), list[int](), list[object]()
+    options = {
+        column: "name the column by --text-column" if media is Media.TEXT else f"give the files of {WORDS[media]}"
+    }
+    options[label_column] = "name the column by --label-column"
     for number, row in enumerate(_rows(path), 1):
         where = f"{path}, row {number}"
         if number > MOST_ROWS:
             raise ConfigError(f"{path} has more than {MOST_ROWS} rows: give fewer")
-        for column, option in ((text_column, "--text-column"), (label_column, "--label-column")):
-            if row.get(column) is None:
+        for name, told in options.items():
+            if row.get(name) is None:
                 there = ", ".join(str(each) for each in row if each is not None)
-                raise ConfigError(f"{where} has no {column!r}: it has {there:.200}; name the column by {option}")
-        if not isinstance(row[text_column], str) or not isinstance(row.get(PAIR, ""), str):
-            raise ConfigError(f"{where}: {text_column!r} is no text")
-        texts.append(row[text_column])
-        pairs += [row[PAIR]] if PAIR in row else []
+                raise ConfigError(f"{where} has no {name!r}: it has {there:.200}; {told}")
+        if media is not Media.TEXT:
+            raw.append(_file(row[column], path, where))
+        elif isinstance(row[column], str) and isinstance(row.get(PAIR, ""), str):
+            raw.append(row[column])
+            pairs += [row[PAIR]] if PAIR in row else []
+        else:
+            raise ConfigError(f"{where}: {column!r} is no text")
         found.append(_label(row[label_column], labels, where))
-    if not texts:
+        splits += [row[SPLIT]] if SPLIT in row else []
+    if not raw:
         raise ConfigError(f"{path} has no rows")
-    if pairs and len(pairs) != len(texts):
-        raise ConfigError(f"{path} has {PAIR!r} in {len(pairs)} of {len(texts)} rows: give it in all or in none")
-    return Labelled({TEXT: texts, PAIR: pairs} if pairs else {TEXT: texts}, found)
+    for name, some in ((PAIR, pairs), (SPLIT, splits)):
+        if some and len(some) != len(raw):
+            raise ConfigError(f"{path} has {name!r} in {len(some)} of {len(raw)} rows: give it in all or in none")
+    rows = {RAW[media]: raw, PAIR: pairs} if pairs else {RAW[media]: raw}
+    return Labelled(rows, found, _fits(splits, path) if splits else None)
+
+
+def _file(said: object, path: Path, where: str) -> bytes:
+    """Return the picture or sound that a table names, or has itself, as Parquet of Hugging Face's datasets does."""
+    if isinstance(said, Mapping):
+        said = said.get("bytes") or said.get("path")
+    if isinstance(said, bytes):
+        return said
+    if not isinstance(said, str):
+        raise ConfigError(f"{where}: {said!r:.80} names no file")
+    if not (file := path.parent / said).is_file():
+        raise ConfigError(f"{where}: there is no file {said!r:.200}; names are those of files from {path.parent} on")
+    return _content(file)
+
+
+def _fits(splits: Sequence[object], path: Path) -> list[bool]:
+    if set(splits) != {FIT, CALIBRATE}:
+        said = ", ".join(sorted({repr(each)[:40] for each in splits}))
+        raise ConfigError(
+            f"{path}: {SPLIT!r} says {said:.200}: it has to say {FIT!r} in some rows and {CALIBRATE!r} in all others"
+        )
+    return [each == FIT for each in splits]
 
 
 def _label(said: object, labels: Sequence[str], where: str) -> int:

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from latebind.cli.main import app
+from latebind.cli.sources import rows_for
 from latebind.domain.model import Task
 from latebind.learned.stored import read_caches
 from latebind.program.stored import read_model
@@ -37,6 +38,16 @@ def test_a_folder_is_built_with_learned_caches_and_listed(folder: Path, tmp_path
     assert stored.about.task is Task.CLASSIFY
     assert [dim.written() for dim in stored.dims] == ["1..16"]
     assert read_caches(directory) is not None
+    (tmp_path / "seen.jsonl").write_text(
+        "\n".join(json.dumps({"text": row["words"], "label": row["answer"]}) for row in rows[:400])
+    )
+    again = ["calibrate", str(models), "--model", "answers", "--data", str(tmp_path / "seen.jsonl")]
+    done = CliRunner().invoke(app, [*again, "--fidelity", "0.5", "--answers", "0"])
+    assert done.exit_code == 0, done.output
+    inputs, labels = rows_for(directory, str(tmp_path / "seen.jsonl"), None)
+    assert labels is not None
+    assert labels.tolist() == [row["answer"] for row in rows[:400]]
+    assert [len(each) for each in inputs.values()] == [400, 400]
     listed = CliRunner().invoke(app, ["models", str(models), "--json", str(told)])
     assert listed.exit_code == 0, listed.output
     (row,) = json.loads(told.read_text())["models"]

@@ -70,7 +70,13 @@ def test_numbers_in_json_are_numbers_of_classes(tmp_path: Path) -> None:
             '{"text": "a", "text_pair": "b", "label": 1}\n{"text": "a", "label": 1}',
             "has 'text_pair' in 1 of 2 rows",
         ),
-        ("rows.parquet", b"PAR1", "rows.parquet"),
+        (
+            "rows.csv",
+            "text,label,split\na,yes,train\nb,no,test\n",
+            "'split' says 'test', 'train': it has to say 'train'",
+        ),
+        ("rows.csv", "text,label,split\na,yes,train\n", "'split' says 'train': .* 'validation' in all others"),
+        ("rows.parquet", b"PAR1", "rows.parquet is no Parquet file"),
         ("rows.xlsx", b"PK", "give a table of texts"),
     ],
 )
@@ -95,6 +101,53 @@ def test_pictures_lie_in_folders_of_classes(tmp_path: Path) -> None:
     (tmp_path / "mayhap").mkdir()
     with pytest.raises(ConfigError, match="there is no class 'mayhap'"):
         read_labelled(tmp_path, Media.PICTURE, LABELS)
+
+
+def test_a_table_may_name_pictures_from_where_it_lies(tmp_path: Path) -> None:
+    some = pictures(2)
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "shown" / "a.png").write_bytes(some[0])
+    (tmp_path / "b.jpg").write_bytes(some[1])
+    file = tmp_path / "rows.tsv"
+    file.write_text("image\tlabel\nshown/a.png\tyes\nb.jpg\t0\n")
+    found = read_labelled(file, Media.PICTURE, LABELS)
+    assert (found.raw, found.labels, found.fits) == ({"image": some}, [1, 0], None)
+    for row, said in (("c.jpg\tyes", "row 1: there is no file 'c.jpg'"), ("..\tyes", "row 1: there is no file '..'")):
+        file.write_text(f"image\tlabel\n{row}\n")
+        with pytest.raises(ConfigError, match=said):
+            read_labelled(file, Media.PICTURE, LABELS)
+    file.write_text("picture\tlabel\nb.jpg\tyes\n")
+    with pytest.raises(ConfigError, match="row 1 has no 'image': it has picture, label; give the files of pictures"):
+        read_labelled(file, Media.PICTURE, LABELS)
+
+
+def test_parquet_has_texts_and_pictures_themselves(tmp_path: Path) -> None:
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    texts = [{"text": text, "label": label} for text, label in ROWS]
+    parquet.write_table(pyarrow.Table.from_pylist(texts), tmp_path / "texts.parquet", row_group_size=2)
+    found = read_labelled(tmp_path / "texts.parquet", Media.TEXT, LABELS)
+    assert (found.raw, found.labels) == ({"text": [text for text, _ in ROWS]}, [2, 1, 0])
+    some = pictures(2)
+    (tmp_path / "a.jpg").write_bytes(some[1])
+    rows = [{"bytes": some[0], "path": "gone.png"}, {"bytes": None, "path": "a.jpg"}]
+    shown = [{"image": image, "label": 2 - place} for place, image in enumerate(rows)]
+    parquet.write_table(pyarrow.Table.from_pylist(shown), tmp_path / "shown.parquet")
+    found = read_labelled(tmp_path / "shown.parquet", Media.PICTURE, LABELS)
+    assert (found.raw, found.labels) == ({"image": some}, [2, 1])
+
+
+def test_a_table_says_which_rows_are_to_fit_on(tmp_path: Path) -> None:
+    folder = read_folder(str(make_folder("bert", tmp_path / "folder")))
+    file = tmp_path / "rows.csv"
+    splits = ["train" if place % 3 else "validation" for place in range(30)]
+    lines = [f"{'dog ' * (1 + place)},{place % 2},{split}" for place, split in enumerate(splits)]
+    file.write_text("\n".join(["text,label,split", *lines]))
+    labelled = read_labelled(file, Media.TEXT, folder.about.labels)
+    assert labelled.fits == [split == "train" for split in splits]
+    (fit, calibrate), _ = samples_of(folder, labelled, seed=0)
+    lengths = [[len(row) - 2 for row in part.inputs["input_ids"]] for part in (fit, calibrate)]  # type: ignore[call-overload]
+    assert sorted(lengths[0]) == [place + 1 for place in range(30) if place % 3] != lengths[0]
+    assert sorted(lengths[1]) == [place + 1 for place in range(0, 30, 3)] != lengths[1]
 
 
 def test_rows_are_tokens_in_an_order_that_is_drawn(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Options that several benchmarks share, and groups of them: what is asked, on which cores, calibrated how."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,16 +9,18 @@ import typer
 
 from latebind.bench import subject as bench
 from latebind.cli.options import DataOption
-from latebind.cli.sources import load_sized_rows
+from latebind.cli.sources import load_sized_rows, rows_for
 from latebind.domain.errors import ConfigError, NotFound, RepositoryError
-from latebind.domain.model import TensorSpec
 from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
 Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
 Model = Annotated[str, typer.Option(help="The name of the model in the folder.")]
-Data = Annotated[str | None, typer.Option(help="The rows to send: an .npz file or package.module:function.")]
+Data = Annotated[
+    str | None,
+    typer.Option(help="The rows to send: an .npz file or package.module:function; of a folder also a table."),
+]
 Backend = Annotated[
     str | None,
     typer.Option(
@@ -58,13 +59,20 @@ class Subject:
         """Return the model with its rows, and with labels if there are any. Raises `ConfigError`."""
         if self.data is None:
             raise ConfigError("there are no rows to send: give --data")
-        return bench.Subject(self.repository, self.model, *load_sized_rows(self.data, self.data_option, self._inputs()))
+        directory = self._directory()
+        if directory is None:
+            rows = load_sized_rows(self.data, self.data_option, ())
+        else:
+            rows = rows_for(directory, self.data, self.data_option)
+        return bench.Subject(self.repository, self.model, *rows)
 
-    def _inputs(self) -> Sequence[TensorSpec]:
-        """Return the inputs of the model; none of a query or a sequence model, whose rows have one size in a file."""
+    def _directory(self) -> ModelDirectory | None:
+        """Return where the model lies; None for a query or a sequence model, whose rows have one size in a file."""
         with suppress(NotFound, RepositoryError):  # whatever else is wrong, the server says
-            return read_model(ModelDirectory.open(*find_models(self.repository, [self.model]))).inputs
-        return ()
+            directory = ModelDirectory.open(*find_models(self.repository, [self.model]))
+            read_model(directory)
+            return directory
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

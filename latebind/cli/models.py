@@ -15,6 +15,7 @@ from latebind.cli.console import Row, console, in_order, milliseconds, percent, 
 from latebind.cli.options import JsonFile
 from latebind.domain.errors import ConfigError, QueryError, RepositoryError
 from latebind.learned.stored import read_accuracies, read_accuracy, read_caches
+from latebind.preprocessing.settings import reads_as
 from latebind.program.measure import profiled_sizes
 from latebind.program.stored import read_model, read_profile
 from latebind.queries.file.definition import model_names, read_query
@@ -141,17 +142,19 @@ def _lengths(directory: ModelDirectory) -> list[Row]:
 
 def _queries(files: Sequence[Path], directories: Sequence[ModelDirectory], wrong: Mapping[str, str]) -> list[Row]:
     specs = {spec.name: spec for spec in (read_model(directory).spec() for directory in directories)}
+    readers = {spec.name: reads_as(directory) for spec, directory in zip(specs.values(), directories, strict=True)}
     accuracies, rows = read_accuracies(directories), list[Row]()
     for file in files:
-        row: Row = dict.fromkeys(("query", "steps", "models", "deadline", "planner", "wrong"), "")
+        row: Row = dict.fromkeys(("query", "takes", "steps", "models", "deadline", "planner", "wrong"), "")
         try:
             if missing := [model for model in model_names(file) if model in wrong]:
                 raise QueryError(f"{file} needs {' and '.join(missing)}, which is unusable")
-            query = read_query(file, specs, accuracies).query
+            query = read_query(file, specs, accuracies, readers).query
         except QueryError as error:
             rows.append(row | {"query": file.name, "wrong": str(error)})
             continue
         row |= {"query": query.name, "steps": in_order(query.spec.steps)}
+        row["takes"] = ", ".join([f"{one.name} ({one.media})" for one in query.spec.about.raw])
         row["models"] = "; ".join(f"{step.name}: {', '.join(step.models)}" for step in query.spec.steps)
         row["deadline"] = f"{query.deadline * 1e3:g} ms" if query.deadline else "the server's"
         row["planner"] = query.planner.name if query.planner.replan else f"{query.planner.name}, once"

@@ -31,7 +31,8 @@ class TensorSpec:
     Where rows differ in size, `shape` is that of the largest, and `sizes` says what each of its dimensions is in terms
     of the model's named ones; inputs name these or are fixed. `padding` fills up a row beside a longer one; None where
     all rows have `shape`. Where an input has a `limit`, its values are from `least` to below it: the vocabulary of a
-    model. Where it has a `largest`, its values are numbers from minus that to that, neither infinite nor NaN.
+    model. Where it has a `largest`, its values are numbers from minus that to that, neither infinite nor NaN. Where it
+    has `labels`, its values are numbers of these, and clients get the labels themselves.
     """
 
     name: str
@@ -42,6 +43,7 @@ class TensorSpec:
     least: int = 0
     largest: float | None = None
     sizes: tuple[Size, ...] = ()
+    labels: tuple[str, ...] = ()
 
     def shape_of(self, dims: Mapping[str, int]) -> tuple[int, ...]:
         """Return the shape of a row whose named dimensions have these sizes."""
@@ -171,8 +173,23 @@ class StepSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """Tensors that a query takes, made of its raw inputs as `model` makes its own.
+
+    `raw` has pairs of what the model reads and the query's input that it reads there; `makes` those of the model's
+    inputs and the query's.
+    """
+
+    model: str
+    raw: tuple[tuple[str, str], ...]
+    makes: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """A model as clients and the scheduler know it. A query looks like one whose stages are its `steps`.
+
+    Where a query has raw inputs, all of its tensors are made of them by its `reads`, before its first step.
 
     `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer. `kinds` are the
     kinds of the stages; empty where all run once.
@@ -195,6 +212,7 @@ class ModelSpec:
     pads: bool = False
     packs: bool = False
     about: About = NOTHING_KNOWN
+    reads: tuple[Read, ...] = ()
 
     @property
     def written(self) -> TensorSpec | None:

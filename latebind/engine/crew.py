@@ -18,6 +18,7 @@ from latebind.engine.cores import at_once
 from latebind.engine.slots import file_bytes
 from latebind.learned.lookup import Lookup, load_lookups
 from latebind.learned.stored import read_accuracies, read_caches, with_caches
+from latebind.preprocessing.settings import reads_as
 from latebind.program.device import HOST, find_device
 from latebind.program.load import load_program
 from latebind.program.pieces import release_memory
@@ -135,6 +136,7 @@ def with_queries(models: Sequence[LoadedModel], files: Sequence[Path], slots: in
         found[name] = path
     specs = {model.spec.name: model.spec for model in models}
     accuracies = read_accuracies(model.directory for model in models) if files else {}
-    queries = tuple(read_query(file, specs, accuracies) for file in files)
+    readers = {model.spec.name: reads_as(model.directory) for model in models}
+    queries = tuple(read_query(file, specs, accuracies, readers) for file in files)
     rows = lay_out(specs, [one.query for one in queries], slots)
     return Served((*specs.values(), *(one.query.spec for one in queries)), queries, rows)

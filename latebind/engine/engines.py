@@ -30,6 +30,7 @@ from latebind.engine.preprocessors import Opens, Preprocessors, Unreadable, chec
 from latebind.engine.shared import LOOK_SECONDS
 from latebind.forks.client import ForkServer
 from latebind.preprocessing.preprocessor import Preprocessor
+from latebind.preprocessing.reads import QueryPreprocessor
 from latebind.repository.listing import Serving
 from latebind.server.gateway import BFLOAT16, NO_DIMS, Array, Snapshot, array_dtype
 
@@ -329,7 +330,7 @@ class Engines:
             specs = dict(zip(serving.models, [engine.models[own] for own in engine.order], strict=True))
             for name, one in loaded.items():
                 check_fits(name, one, specs[name], changed=serving.fingerprint_of(name) != before[name])
-            engine.preprocessors = {specs[name].name: one for name, one in loaded.items()}
+            engine.preprocessors = self._with_queries({specs[name].name: one for name, one in loaded.items()}, engine)
             if not self._order.residency.budget:  # what is loaded on demand has been tried piece by piece
                 await probe(engine, found.models)
             await self._bring_wanted(engine, found)
@@ -348,6 +349,15 @@ class Engines:
         finally:
             loading.cancel()
         return engine, found
+
+    def _with_queries(self, models: Mapping[str, Preprocessor], engine: EngineClient) -> dict[str, Preprocessor]:
+        """Return preprocessors of models with those of queries that read by them; one that is the same stays itself."""
+        found = dict(models)
+        for spec in engine.models.values():
+            if spec.reads:
+                one, before = QueryPreprocessor.of(spec, models), self._preprocessors.get(spec.name)
+                found[spec.name] = before if before is not None and before == one else one
+        return found
 
     async def _bring_wanted(self, engine: EngineClient, serving: Serving) -> None:
         """Have an engine that is to take over use the wanted versions of learned caches.

@@ -120,6 +120,7 @@ COMPUTED: Mapping[str, Callable[..., Array]] = {
     "resize": resize,
     "softmax": softmax,
     "argmax": lambda rows: rows.argmax(1),
+    "label": lambda rows, first: rows.argmax(1) + first,
     "max": lambda values: _flat(values).max(1),
     "top_values": lambda rows, count: np.take_along_axis(rows, top_indices(rows, count), 1),
     "top_indices": top_indices,

@@ -5,9 +5,18 @@ from typing import Literal
 
 import msgspec
 
+from latebind.repository.directory import ModelDirectory
+
 PREPROCESSING = "preprocessing.json"
 TOKENIZER = "tokenizer.json"
 FORMAT = 1
+
+
+def reads_as(directory: ModelDirectory) -> str:
+    """Return what is the same for directories whose models make the same of raw inputs; "" where there are none."""
+    if PREPROCESSING not in directory.files:
+        return ""
+    return " ".join([directory.files[name].sha256 for name in (PREPROCESSING, TOKENIZER) if name in directory.files])
 
 
 class Role(StrEnum):

@@ -212,6 +212,15 @@ class TextOutput(Tensor):
         self.datatype, self.shape, self.dtype = BYTES, (1,), np.dtype(object)
 
 
+class LabelOutput(Tensor):
+    """The labels whose numbers are in an output of a query: one for each row, "" where no step has run."""
+
+    def __init__(self, of: TensorSpec) -> None:
+        super().__init__(of, of.labels)
+        self.labels = of.labels
+        self.datatype, self.shape, self.has_json = BYTES, (1,), True
+
+
 class RawElements(msgspec.Struct, frozen=True):
     """A raw input of a call, with `count` elements. If it has none here, they follow as `size` bytes in the body.
 
@@ -375,7 +384,10 @@ class Calls:
     def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
         self.inputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor) for tensor in spec.inputs}
-        self.outputs: Mapping[str, Tensor] = {tensor.name: Tensor(tensor, spec.about.labels) for tensor in spec.outputs}
+        self.outputs: Mapping[str, Tensor] = {
+            tensor.name: LabelOutput(tensor) if tensor.labels else Tensor(tensor, spec.about.labels)
+            for tensor in spec.outputs
+        }
         if spec.written is not None:
             self.outputs = {**self.outputs, TEXT_OUTPUT: TextOutput(spec.written)}
         self._all = [

@@ -8,6 +8,7 @@ from latebind.server.calls import BYTES, DATATYPES
 from latebind.server.gateway import ModelMetrics, Snapshot, StepAnswer
 
 ENSEMBLE = "ensemble"  # the protocol's word for a query
+STRING = "TYPE_STRING"  # what a configuration calls BYTES
 NANOSECONDS = 1e9
 MILLISECONDS = 1e3
 KINDS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
@@ -26,7 +27,7 @@ def metadata(spec: ModelSpec) -> dict[str, object]:
     Where a model has raw inputs, these are its inputs; its own are in its configuration.
     """
     inputs, outputs = [
-        [{"name": one.name, "datatype": DATATYPES[one.dtype], "shape": [-1, *_dims(one)]} for one in tensors]
+        [{"name": one.name, "datatype": _datatype(one), "shape": [-1, *_dims(one)]} for one in tensors]
         for tensors in (spec.inputs, spec.outputs)
     ]
     raw = [{"name": one.name, "datatype": BYTES, "shape": [-1, 1]} for one in spec.about.raw]
@@ -51,7 +52,8 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
         "max_batch_size": min(spec.max_batch, max_rows),
         **{
             kind: [
-                {"name": one.name, "data_type": f"TYPE_{DATATYPES[one.dtype]}", "dims": _dims(one)} for one in tensors
+                {"name": one.name, "data_type": STRING if one.labels else f"TYPE_{_datatype(one)}", "dims": _dims(one)}
+                for one in tensors
             ]
             for kind, tensors in (("input", spec.inputs), ("output", spec.outputs))
         },
@@ -59,12 +61,12 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
         "response_cache": {"enable": False},
     }
     if spec.written is not None:
-        text = {"name": TEXT_OUTPUT, "data_type": "TYPE_STRING", "dims": [1]}
+        text = {"name": TEXT_OUTPUT, "data_type": STRING, "dims": [1]}
         config["output"] = [*cast(list[object], config["output"]), text]
     told = {dim.name: dim.written() for dim in spec.dims}
     if spec.about.raw:
         config["input"] = [
-            {"name": one.name, "data_type": "TYPE_STRING", "dims": [1], **({"optional": True} if one.optional else {})}
+            {"name": one.name, "data_type": STRING, "dims": [1], **({"optional": True} if one.optional else {})}
             for one in spec.about.raw
         ]
         told |= {one.name: f"{DATATYPES[one.dtype]} {[-1, *_dims(one)]}" for one in spec.inputs}
@@ -114,7 +116,13 @@ def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, o
     ]
 
 
+def _datatype(spec: TensorSpec) -> str:
+    return BYTES if spec.labels else DATATYPES[spec.dtype]
+
+
 def _dims(spec: TensorSpec) -> list[int]:
+    if spec.labels:
+        return [1]
     if spec.padding is not None and not spec.sizes:  # an answer that is as long as it is
         return [-1] * len(spec.shape)
     return [size if isinstance(size, int) else -1 for size in spec.sizes or spec.shape]

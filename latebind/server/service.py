@@ -19,7 +19,7 @@ from latebind.logs import REQUEST
 from latebind.preprocessing.decoding import TextDecoder
 from latebind.preprocessing.preprocessor import Prepared, Preprocessor
 from latebind.preprocessing.text import TextPreprocessor
-from latebind.server.calls import BYTES, Call, CallInput, CallOutput, Tensor, Terms, TextOutput
+from latebind.server.calls import BYTES, Call, CallInput, CallOutput, LabelOutput, Tensor, Terms, TextOutput
 from latebind.server.description import statistics, steps_as_parameters
 from latebind.server.each import Part, check_alike, joined, one_by_one, parts_of, write
 from latebind.server.gateway import (
@@ -324,7 +324,8 @@ class Service:
                     held.add(claim)
                     if there is None:
                         there = claim.spec
-                    elif claim.spec is not there and claim.spec != there:
+                    elif claim.spec is not there and (there.steps or claim.spec != there):
+                        # Of a query, models may be others although it is the same to clients.
                         raise Superseded(there.name)
                     tasks.append(group.create_task(self._answered(claim, sending, held)))
                     new += len(part.rows)
@@ -603,6 +604,9 @@ def result(wanted: CallOutput, answer: Answer) -> Result:
     if isinstance(tensor, TextOutput):
         texts = answer.outputs[tensor.name]
         return Result(BYTES, texts.shape, texts.ravel().tolist())
+    if isinstance(tensor, LabelOutput):
+        labels = [tensor.labels[number] for number in answer.outputs[tensor.name].ravel().tolist()]
+        return Result(BYTES, (len(labels), 1), labels)
     array = np.ascontiguousarray(answer.outputs[tensor.name], tensor.dtype)
     if not wanted.classes:
         return Result(tensor.datatype, array.shape, array)

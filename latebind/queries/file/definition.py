@@ -17,7 +17,19 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from latebind.domain.errors import QueryError
-from latebind.domain.model import COMPUTED_DTYPES, ModelSpec, StageKind, StepSpec, TensorSpec
+from latebind.domain.model import (
+    COMPUTED_DTYPES,
+    NOTHING_KNOWN,
+    About,
+    Media,
+    ModelSpec,
+    RawInput,
+    Read,
+    StageKind,
+    StepSpec,
+    Task,
+    TensorSpec,
+)
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.domain.sizes import Dim, Size, in_terms, names_in, size_of
 from latebind.domain.wording import instead
@@ -25,7 +37,9 @@ from latebind.queries import PLANNERS
 from latebind.queries.file.language import condition, parse, tensor
 from latebind.queries.file.source import Source
 from latebind.queries.file.wiring import (
+    EITHER,
     INPUT,
+    Apply,
     DefinedQuery,
     Kind,
     Ref,
@@ -42,6 +56,8 @@ ENDING = ".query.toml"
 LONGEST_MS = 3_600_000.0
 MOST = 64  # entries of a table or an array
 MOST_BYTES = 1 << 28  # of one tensor that clients send
+MOST_READS = 8  # of a query: a short text is read by all of them at once
+ASKED = frozenset({Task.EMBED, Task.CLASSIFY, Task.RERANK})  # what the answer of a query may be for
 WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")  # a name that expressions can use
 
 Entries = Annotated[dict[str, object], Meta(max_length=MOST)]
@@ -56,6 +72,7 @@ class WrittenInput(Struct, frozen=True, forbid_unknown_fields=True):
 
     dtype: str | None = None
     shape: Annotated[tuple[Side, ...], Meta(max_length=MOST)] | None = None
+    kind: str | None = None  # of a raw input: text, picture or sound
 
 
 class WrittenNode(Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,13 +99,20 @@ class WrittenQuery(Struct, frozen=True, forbid_unknown_fields=True):
     outputs: Entries = {}
 
 
-def read_query(path: Path, models: Mapping[str, ModelSpec], accuracies: Mapping[str, float]) -> DefinedQuery:
+def read_query(
+    path: Path,
+    models: Mapping[str, ModelSpec],
+    accuracies: Mapping[str, float],
+    readers: Mapping[str, str] | None = None,
+) -> DefinedQuery:
     """Return the query in a file, checked against `models`; `accuracies` are those measured by their builds.
+
+    Models that read raw inputs in the same way have the same text in `readers`.
 
     Raises `QueryError` as `FILE:LINE: what is wrong, and what to do`.
     """
     try:
-        return _Reading(path, models, accuracies).query()
+        return _Reading(path, models, accuracies, readers or {}).query()
     except RecursionError:
         told = "nodes name each other over too many steps: write each after those that it names"
         raise QueryError(f"{path}:1: {told}") from None
@@ -124,16 +148,26 @@ class _Reading:
     It looks up what names in expressions stand for (`language.Names`).
     """
 
-    def __init__(self, path: Path, models: Mapping[str, ModelSpec], measured: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        models: Mapping[str, ModelSpec],
+        measured: Mapping[str, float],
+        readers: Mapping[str, str],
+    ) -> None:
         self._source, self._written = _opened(path)
         self.name = query_name(path)
         if self.name in models:
             raise self._source.error(f"there is a model {self.name} as well: give the query's file another name")
         _check_names(self._source, self._written)
         self._measured = measured
+        self._readers = readers
+        self._reads: dict[object, _Reads] = {}  # by what makes them the same
+        self._made: dict[str, _Reads] = {}  # by the names of the tensors that they make
         self._parsed = {name: self._parse(text, "conditions", name) for name, text in self._written.conditions.items()}
         self._given = {name: self._given_for(name, value, models) for name, value in self._written.nodes.items()}
         self._dims = self._read_dims()
+        self._raw = self._read_raw()
         self._inputs = self._read_inputs()
         self._computed: list[tuple[str, Dim, tuple[str, ...]]] = []  # sizes, to compare with what a model takes there
         self._conditions: dict[str, Tensor] = {}
@@ -161,13 +195,15 @@ class _Reading:
             version=written.version,
             inputs=tuple(_largest(one, dims) for one in self._inputs.values()),
             outputs=tuple(
-                _largest(TensorSpec(each, one.kind.dtype, (), sizes=one.kind.shape), dims)
+                _largest(TensorSpec(each, one.kind.dtype, (), sizes=one.kind.shape, labels=one.kind.texts), dims)
                 for each, one in outputs.items()
             ),
             stages=len(self._nodes),
             max_batch=min(model.max_batch for given in self._given.values() for model in given.models),
             steps=tuple(self._steps),
             dims=dims,
+            about=self._about(next(iter(outputs.values()))),
+            reads=tuple([one.told for one in self._reads.values()]),
         )
         planner = PlannerConfig(written.planner, written.replan)
         query = Query(spec, tuple(self._nodes.values()), planner, (written.deadline_ms or 0.0) / 1e3)
@@ -183,10 +219,13 @@ class _Reading:
             spec = self._inputs[name]
             below = spec.limit if spec.least >= 0 else None
             return Ref(INPUT, list(self._inputs).index(name), Kind(spec.dtype, spec.sizes or spec.shape, below))
+        if name in self._raw:
+            told = f"{name} is a {self._raw[name].media}, not a tensor"
+            raise QueryError(f"{told}: models alone read it, where a node has it as one of its inputs and nothing more")
         if name in self._given:
             outputs = ", ".join(f"{name}.{output}" for output in self._given[name].gives)
             raise QueryError(f"{name} is a node: take one of its outputs, {outputs}")
-        known = ", ".join((*self._inputs, *self._parsed)) or "none"
+        known = ", ".join((*(self._raw or self._inputs), *self._parsed)) or "none"
         raise QueryError(
             f"nothing is called {name:.100}: there are inputs and conditions {known:.500}; an input that no model "
             "takes unchanged needs its dtype and shape in [inputs]"
@@ -233,11 +272,16 @@ class _Reading:
         written = self._source.typed(WrittenNode, value, "nodes", name)
         chosen = _models(self._source, name, written.models, models)
         inputs = {one: self._parse(text, "nodes", name, "inputs", one) for one, text in written.inputs.items()}
-        known = [spec.name for spec in chosen[0].inputs]
+        known, raw = [spec.name for spec in chosen[0].inputs], [one.name for one in chosen[0].about.raw]
         for one in written.inputs:
-            if one not in known:
-                where = "nodes", name, "inputs", one
-                raise self._source.error(f"{'.'.join(where):.200} is not known here: take {', '.join(known)}", *where)
+            if one not in (*known, *raw):
+                where, take = ("nodes", name, "inputs", one), ", ".join((*raw, *known))
+                raise self._source.error(f"{'.'.join(where):.200} is not known here: take {take}", *where)
+        if raw and not any(one in known for one in inputs):
+            inputs = self._read_by(name, chosen, inputs)
+        elif beside := [one for one in inputs if one in raw]:
+            where, other = ("nodes", name, "inputs", beside[0]), next(one for one in inputs if one in known)
+            raise self._source.error(f"{beside[0]} takes the place of {other} and the like: give one of them", *where)
         for one in known:
             if one not in inputs and not one.isidentifier():
                 told = f"nodes.{name}.inputs has nothing for {one!r}: say what the model is to take there"
@@ -245,6 +289,41 @@ class _Reading:
             inputs.setdefault(one, parse(one) if one.isidentifier() else ast.Name(one))
         when = None if written.when is None else self._parse(written.when, "nodes", name, "when")
         return _Given(written, chosen, {one: inputs[one] for one in known}, when)
+
+    def _read_by(self, name: str, models: Sequence[ModelSpec], given: Mapping[str, ast.expr]) -> dict[str, ast.expr]:
+        """Return the inputs of a node whose models read raw inputs: names of the tensors that are made of these.
+
+        What it reads in the same way as a node before it has the names that it has there.
+        """
+        model, pairs = models[0], list[tuple[str, str]]()
+        for one in model.about.raw:
+            if one.name not in given and one.optional:
+                continue
+            where = "nodes", name, "inputs", one.name
+            source = given.get(one.name, ast.Name(one.name))
+            if not isinstance(source, ast.Name):
+                told = (
+                    f"{model.name} reads a {one.media} there, which only clients can give: name an input of the query"
+                )
+                raise self._source.error(f"{'.'.join(where)}: {told}", *where)
+            pairs.append((one.name, source.id))
+        for other in models[1:]:
+            if other.about.raw != model.about.raw or self._reader(other) != self._reader(model):
+                told = f"{model.name} and {other.name} read what clients send in different ways"
+                why = "models of one node share what is made of it: give each a node of its own, with a condition"
+                raise self._source.error(f"{told}: {why}", "nodes", name, "models")
+        tensors = tuple([(spec.name, spec.padding) for spec in model.inputs])
+        reads = self._reads.setdefault((self._reader(model), tuple(pairs), tensors), _Reads(name, model, tuple(pairs)))
+        if len(self._reads) > MOST_READS:
+            told = f"the query reads what clients send in more than {MOST_READS} ways: leave some nodes out"
+            raise self._source.error(told, "nodes", name)
+        self._made |= dict.fromkeys([made for _, made in reads.told.makes], reads)
+        return {own: ast.Name(made) for own, made in reads.told.makes}
+
+    def _reader(self, model: ModelSpec) -> tuple[str, str]:
+        """Return what is the same for models that read alike."""
+        known = self._readers.get(model.name, "")
+        return (known, "" if known else model.name)
 
     def _number(self, name: str) -> int:
         """Return the number of a node, which is read when it is first asked for."""
@@ -366,7 +445,67 @@ class _Reading:
                 raise self._source.error(f"dims.{name:.100}: {error}", "dims", name) from None
         for dim in [dim for given in self._given.values() for dim in given.models[0].dims]:
             found.setdefault(dim.name, dim)
+        for reads in self._reads.values():
+            for dim in reads.model.dims:
+                own = reads.dim(dim.name)
+                if own in found:
+                    told = f"the lengths of what {reads.node} reads are called {own} already: take another name"
+                    raise self._source.error(told, "dims", own)
+                found[own] = replace(dim, name=own)
         return found
+
+    def _read_raw(self) -> dict[str, RawInput]:
+        """Return the texts, pictures and sounds that clients give, which models read."""
+        found: dict[str, tuple[RawInput, str]] = {}
+        for reads in self._reads.values():
+            media = {one.name: one.media for one in reads.model.about.raw}
+            for own, name in reads.raw:
+                where = "nodes", reads.node, "inputs", own
+                if name in self._given or name in self._parsed:
+                    what = "node" if name in self._given else "condition"
+                    told = f"{name} is a {what}, and only clients can give a {media[own]}: name an input of the query"
+                    raise self._source.error(f"{'.'.join(where)}: {told}", *where)
+                if not WORD.fullmatch(name) or iskeyword(name):
+                    raise self._source.error(f"{name[:200]!r} is no name of an input: give it one here", *where)
+                known, by = found.setdefault(name, (RawInput(name, media[own]), reads.node))
+                if known.media is not media[own]:
+                    told = f"{name} is a {known.media} for {by} and a {media[own]} for {reads.node}"
+                    raise self._source.error(f"{told}: give the query an input for each", *where)
+        return {name: raw for name, (raw, _) in found.items()}
+
+    def _about(self, answer: Tensor) -> About:
+        """Return what the query is for: what the model is for whose answer its first output is, where some is surely.
+
+        Only what reads raw inputs is asked by what it is for.
+        """
+        raw = tuple(self._raw.values())
+        refs = self._answers(answer)
+        names = list(self._nodes)
+        abouts = [replace(model.about, raw=raw) for ref in refs for model in self._given[names[ref.node]].models]
+        is_answer = bool(refs) and all(ref.place == 0 for ref in refs) and self._surely(refs)
+        if raw and is_answer and len(set(abouts)) == 1 and abouts[0].task in ASKED:
+            return abouts[0]
+        return replace(NOTHING_KNOWN, raw=raw)
+
+    def _answers(self, tensor: Tensor) -> list[Ref]:
+        """Return the outputs of steps of which one is a tensor as it is; none where it is computed."""
+        if isinstance(tensor, Ref):
+            return [tensor]
+        if tensor.operation != EITHER:
+            return []
+        each = [self._answers(one) for one in tensor.arguments if isinstance(one, Ref | Apply)]
+        return [ref for some in each for ref in some] if all(each) else []
+
+    def _surely(self, refs: Sequence[Ref]) -> bool:
+        """Return whether one of these steps runs in any case: one without a condition, or two of which one holds."""
+        whens = [self._whens[ref.node] for ref in refs if self._leads_on(ref.node)]
+        return None in whens or any(Apply("not", (one,), one.kind) in whens for one in whens if one is not None)
+
+    def _leads_on(self, node: int) -> bool:
+        """Return whether what a step needs is there in any case."""
+        nodes = list(self._nodes.values())
+        needed = [number for group in nodes[node].needs for number in group]
+        return all(self._whens[number] is None and self._leads_on(number) for number in needed)
 
     def _read_inputs(self) -> dict[str, TensorSpec]:
         """Return the inputs of the query: those that models take unchanged, or those that the file declares."""
@@ -375,12 +514,39 @@ class _Reading:
             for expression, spec in zip(given.inputs.values(), given.models[0].inputs, strict=True):
                 if isinstance(expression, ast.Name) and expression.id not in {*self._given, *self._parsed}:
                     passed.setdefault(expression.id, []).append(spec)
-        if self._written.inputs is None:
-            return {name: _input(name, taken) for name, taken in passed.items()}
-        declared = self._written.inputs.items()
-        return {
-            name: _declared(self._source, name, value, passed.get(name, ()), self._dims) for name, value in declared
+        made = {
+            name: self._made[name].named(_input(name, taken)) for name, taken in passed.items() if name in self._made
         }
+        if self._written.inputs is None:
+            tensors = {name: _input(name, taken) for name, taken in passed.items() if name not in made}
+        else:
+            self._check_raw(self._written.inputs)
+            tensors = {
+                name: _declared(self._source, name, value, passed.get(name, ()), self._dims)
+                for name, value in self._written.inputs.items()
+                if name not in self._raw
+            }
+        if self._raw and (both := next(iter(tensors), "")):
+            told = f"{both} is a tensor, and {next(iter(self._raw))} a {next(iter(self._raw.values())).media}"
+            keys = ("inputs", both) if self._written.inputs else ("nodes",)
+            raise self._source.error(
+                f"{told}: a query takes tensors, or what its models read; give nodes raw inputs alone", *keys
+            )
+        return made or tensors
+
+    def _check_raw(self, declared: Mapping[str, object]) -> None:
+        """Raise `QueryError` unless raw inputs are declared as what they are, and all are."""
+        for name, raw in self._raw.items():
+            if name not in declared:
+                told = f"{name}, a {raw.media}, is not under [inputs], which names all or none: write [inputs.{name}]"
+                raise self._source.error(told, "inputs")
+            written = self._source.typed(WrittenInput, declared[name], "inputs", name)
+            if written.dtype is not None or written.shape is not None:
+                told = f'{name} is a {raw.media}, not a tensor: write kind = "{raw.media}", and no dtype and shape'
+                raise self._source.error(f"inputs.{name}: {told}", "inputs", name)
+            if written.kind not in (None, raw.media.value):
+                told = f'models read a {raw.media} there: write kind = "{raw.media}", or leave it out'
+                raise self._source.error(f"inputs.{name}.kind is {written.kind!r:.50}: {told}", "inputs", name, "kind")
 
     def _read_outputs(self) -> dict[str, Tensor]:
         if not self._written.outputs:
@@ -415,6 +581,33 @@ class _Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class _Reads:
+    """What is made of raw inputs as `model` makes it, for `node` and those after it that read alike.
+
+    `raw` has pairs: what the model reads, and the query's input.
+    """
+
+    node: str
+    model: ModelSpec
+    raw: tuple[tuple[str, str], ...]
+
+    @property
+    def told(self) -> Read:
+        """What the server is to do."""
+        makes = tuple([(spec.name, f"{self.node}.{spec.name}") for spec in self.model.inputs])
+        return Read(self.model.name, self.raw, makes)
+
+    def dim(self, name: str) -> str:
+        """Return what the query calls a dimension of the model: texts have other lengths for each that reads them."""
+        return f"{name}_{self.node}"
+
+    def named(self, spec: TensorSpec) -> TensorSpec:
+        """Return an input of the model with the query's dimensions."""
+        own: dict[str, Size] = {dim.name: self.dim(dim.name) for dim in self.model.dims}
+        return replace(spec, sizes=tuple([in_terms(size, own) for size in spec.sizes]))
+
+
+@dataclass(frozen=True, slots=True)
 class _Given:
     """A table `[nodes.NAME]` with its models and its parsed expressions; `inputs` are in the order of the models'."""
 
@@ -426,7 +619,13 @@ class _Given:
     @property
     def gives(self) -> dict[str, Kind]:
         """The outputs of its models, by name and in order; sizes are in terms of the models' own dimensions."""
-        return {spec.name: Kind(spec.dtype, spec.sizes or spec.shape) for spec in self.models[0].outputs}
+        about = {model.about.labels if model.about.task is Task.CLASSIFY else () for model in self.models}
+        labels = about.pop() if len(about) == 1 else ()
+        kinds = {spec.name: Kind(spec.dtype, spec.sizes or spec.shape) for spec in self.models[0].outputs}
+        logits = self.models[0].outputs[0].name
+        if kinds[logits].shape == (len(labels),):
+            kinds[logits] = replace(kinds[logits], classes=labels)
+        return kinds
 
 
 def _models(
@@ -522,6 +721,12 @@ def _declared(
     source: Source, name: str, value: object, taken: Sequence[TensorSpec], dims: Mapping[str, Dim]
 ) -> TensorSpec:
     written, where = source.typed(WrittenInput, value, "inputs", name), ("inputs", name)
+    if written.kind is not None:
+        known_kinds = ", ".join(Media)
+        told = f'no model reads {name}: name it in a node, as inputs.{written.kind} = "{name}"'
+        if written.kind not in set(Media):
+            told = f"inputs.{name}.kind is {written.kind!r:.50}: take {known_kinds}, or dtype and shape for a tensor"
+        raise source.error(told, *where, "kind")
     if not taken and (written.dtype is None or written.shape is None):
         missing = "dtype" if written.dtype is None else "shape"
         told = f"inputs.{name}.{missing} is missing: no model takes {name} unchanged, so it must be said here"

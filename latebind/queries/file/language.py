@@ -8,14 +8,15 @@ in `engine/operations.py`, which computes.
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from math import isfinite, prod
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from latebind.domain.errors import QueryError
 from latebind.domain.model import COMPUTED_DTYPES
+from latebind.domain.wording import instead
 from latebind.queries.file.source import LocatedError
 from latebind.queries.file.wiring import EITHER, Apply, Expression, Kind, Literal, Tensor, parts_of
 
@@ -36,6 +37,9 @@ MOST_VALUES = 1 << 24  # of a tensor that an operation makes
 LARGEST = {"float16": 65504.0, "float32": 3.4e38, "float64": 1.7e308}
 TRUTH = Kind("bool", ())
 NOTHING = Literal(0)
+LABEL = (
+    "label"  # the operation whose value is the number of a text; behind what it reads stands that of the first label
+)
 
 Arguments = Sequence[Expression]
 
@@ -147,7 +151,12 @@ class _Reader:
     def _apply(self, name: str, nodes: list[ast.expr]) -> Apply:
         wanted = operation(name)
         arguments = tuple(self.read(node) for node in nodes)
-        return Apply(name, arguments, wanted.made_of(arguments))
+        kind = wanted.made_of(arguments)
+        if name == LABEL:
+            arguments = (*arguments, Literal(1))
+        elif name == EITHER and kind.texts:
+            arguments = _numbered_together(arguments, kind.texts)
+        return Apply(name, arguments, kind)
 
     def _compare(self, left: ast.expr, operators: list[ast.cmpop], operands: list[ast.expr]) -> Apply:
         """`a < b < c` is `a < b and b < c`."""
@@ -161,18 +170,23 @@ class _Reader:
         value = self.read(left)
         if isinstance(operator, ast.In | ast.NotIn):
             numbers = self._listed(right)
+            if _is_text(value):
+                return _among(value, numbers, holds=isinstance(operator, ast.In))
             found = Apply("in", (value, *numbers), contained(value, numbers))
             return found if isinstance(operator, ast.In) else Apply("not", (found,), TRUTH)
         if type(operator) not in OPERATORS:
             raise QueryError("is compares nothing here: write == or !=")
         symbol, other = OPERATORS[type(operator)], self.read(right)
+        if _is_text(value) or _is_text(other):
+            return _same_text(symbol, value, other)
         return Apply(symbol, (value, other), compared(symbol, value, other))
 
     def _listed(self, node: ast.expr) -> tuple[Expression, ...]:
         if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
-            raise _at(node, QueryError("in looks a number up in a list of numbers: write it as [0, 1]"))
+            told = 'in looks a number or a label up in a list: write it as [0, 1] or ["one", "other"]'
+            raise _at(node, QueryError(told))
         if len(node.elts) > MOST_LISTED:
-            raise _at(node, QueryError(f"the list has {len(node.elts)} numbers: {MOST_LISTED} at most"))
+            raise _at(node, QueryError(f"the list has {len(node.elts)} entries: {MOST_LISTED} at most"))
         return tuple(self.read(one) for one in node.elts)
 
 
@@ -260,6 +274,16 @@ def _argmax(x: Expression) -> Kind:
     return Kind("int64", (), below=size if isinstance(size, int) else None)
 
 
+def _label(x: Expression) -> Kind:
+    row = _row(LABEL, x)
+    if not row.classes:
+        raise QueryError(
+            f"{LABEL} has {row}, whose labels are not known: name the logits of a model that was built with labels, "
+            "as node.logits; models of one node need the same labels"
+        )
+    return Kind("int64", (), texts=("", *row.classes))
+
+
 def _max(x: Expression) -> Kind:
     values = _numeric("max", _tensor("max", x))
     return Kind(values.dtype, (), values.below)
@@ -317,12 +341,43 @@ def _reshape(x: Expression, first: Expression, *sizes: Expression) -> Kind:
 
 
 def _first(x: Expression, y: Expression, *more: Expression) -> Kind:
-    kinds = [_tensor(EITHER, argument) for argument in (x, y, *more)]
+    kinds = [argument.kind if _is_text(argument) else _tensor(EITHER, argument) for argument in (x, y, *more)]
     for kind in kinds[1:]:
-        if not kind.fits(kinds[0]):
+        if not replace(kind, texts=()).fits(replace(kinds[0], texts=())) or bool(kind.texts) != bool(kinds[0].texts):
             raise QueryError(f"{EITHER} chooses between {kinds[0]} and {kind}: give tensors that are alike")
     limits = [kind.below for kind in kinds if kind.below is not None]
-    return Kind(kinds[0].dtype, kinds[0].shape, max(limits) if len(limits) == len(kinds) else None)
+    texts = tuple(dict.fromkeys(kind.texts for kind in kinds if kind.texts))
+    return Kind(
+        kinds[0].dtype,
+        kinds[0].shape,
+        max(limits) if len(limits) == len(kinds) else None,
+        kinds[0].classes if all(kind.classes == kinds[0].classes for kind in kinds) else (),
+        ("", *[text for some in texts for text in some[1:]]) if texts else (),
+    )
+
+
+def _numbered_together(arguments: Arguments, texts: tuple[str, ...]) -> tuple[Expression, ...]:
+    """Return labels of several models as numbers of the same `texts`, which has those of each model in a row."""
+    begins: dict[tuple[str, ...], int] = {}
+    begin = 1
+    for argument in arguments:
+        assert not isinstance(argument, Literal)
+        if argument.kind.texts not in begins:
+            begins[argument.kind.texts] = begin
+            begin += len(argument.kind.texts) - 1
+    return tuple([_moved(one, begins[one.kind.texts] - 1, texts) for one in arguments if isinstance(one, Apply)])
+
+
+def _moved(tensor: Apply, by: int, texts: tuple[str, ...]) -> Apply:
+    """Return a label whose number is larger `by` this; it is then one of `texts`."""
+    if tensor.operation == LABEL:
+        x, first = tensor.arguments
+        assert isinstance(first, Literal)
+        assert isinstance(first.value, int)
+        arguments: tuple[Expression, ...] = (x, Literal(first.value + by))
+    else:
+        arguments = tuple([_moved(one, by, texts) for one in tensor.arguments if isinstance(one, Apply)])
+    return replace(tensor, arguments=arguments, kind=replace(tensor.kind, texts=texts))
 
 
 def _resized(who: str, x: Expression, height: Expression, width: Expression) -> Kind:
@@ -337,6 +392,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "resize": Operation("resize(x, height, width)", partial(_resized, "resize")),
     "softmax": Operation("softmax(x)", _softmax),
     "argmax": Operation("argmax(x)", _argmax),
+    LABEL: Operation("label(x)", _label),
     "max": Operation("max(x)", _max),
     "top_values": Operation("top_values(x, count)", _top_values),
     "top_indices": Operation("top_indices(x, count)", _top_indices),
@@ -370,6 +426,38 @@ def contained(value: Expression, numbers: Arguments) -> Kind:
     return TRUTH
 
 
+def _same_text(symbol: str, left: Expression, right: Expression) -> Apply:
+    """Return the comparison of a label with a text, or with another label of the same model."""
+    if symbol not in ("==", "!="):
+        raise QueryError(f'labels are not ordered: write == or != in the place of {symbol}, or in ["one", "other"]')
+    label, other = (left, right) if _is_text(left) else (right, left)
+    if isinstance(other, Literal):
+        return _among(label, (other,), holds=symbol == "==")
+    if label.kind.texts != other.kind.texts or len(set(label.kind.texts)) < len(label.kind.texts):  # type: ignore[union-attr]
+        raise QueryError("these are labels of different kinds: compare each with a text of its own")
+    return Apply(symbol, (label, other), TRUTH)
+
+
+def _among(label: Expression, wanted: Arguments, *, holds: bool) -> Apply:
+    """Return the condition that a label is one of some texts, or where it is not to hold, none of them."""
+    assert not isinstance(label, Literal)
+    texts, numbers = label.kind.texts, list[Literal]()
+    for one in wanted:
+        if not isinstance(one, Literal) or not isinstance(one.value, str):
+            raise QueryError('a label is compared with a text that stands in the file: write it as "text"')
+        found = [number for number, text in enumerate(texts) if number and text == one.value]
+        if not found:
+            raise QueryError(f"there is no label {one.value!r:.100}{instead(one.value, texts[1:])}")
+        numbers += map(Literal, found)
+    among = Apply("in", (label, *numbers), TRUTH)
+    return among if holds else Apply("not", (among,), TRUTH)
+
+
+def _is_text(argument: Expression) -> TypeGuard[Tensor]:
+    """Return whether an expression gives a text, not numbers."""
+    return not isinstance(argument, Literal) and bool(argument.kind.texts)
+
+
 def judged(condition: Expression) -> Kind:
     """Return the kind of a condition. Raises `QueryError` for an expression that is none."""
     kind = None if isinstance(condition, Literal) else condition.kind
@@ -388,6 +476,8 @@ def _check_possible(number: float, other: Expression, operator: str) -> None:
 def _tensor(who: str, argument: Expression) -> Kind:
     if isinstance(argument, Literal):
         raise QueryError(f"{who} has {argument.value!r:.50} where a tensor is wanted: name one, as node.output")
+    if _is_text(argument):
+        raise QueryError(f'{who} has a label where numbers are wanted: compare it, as in {LABEL}(x) == "one"')
     return argument.kind
 
 

@@ -19,12 +19,16 @@ EITHER = "first"  # the operation that returns the first of its arguments that e
 class Kind:
     """What is known of a tensor in advance; with `below`, its values are 0 to `below` - 1.
 
-    Its `shape` has no batch. What varies from row to row is in terms of the named dimensions of the query.
+    Its `shape` has no batch. What varies from row to row is in terms of the named dimensions of the query. `classes`
+    name the values of a row of logits. Where there are `texts`, a value is the number of one of them; the first is "",
+    which stands for a step that has not run.
     """
 
     dtype: str
     shape: tuple[Size, ...]
     below: int | None = None
+    classes: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
     @property
     def is_float(self) -> bool:
@@ -43,9 +47,11 @@ class Kind:
 
     def fits(self, other: "Kind") -> bool:
         """Tell whether one can be copied to the other."""
-        return (self.dtype, self.shape) == (other.dtype, other.shape)
+        return (self.dtype, self.shape, self.texts) == (other.dtype, other.shape, other.texts)
 
     def __str__(self) -> str:
+        if self.texts:
+            return "a label"
         return f"{self.dtype} {'x'.join(map(str, self.shape)) or 'scalar'}"
 
 

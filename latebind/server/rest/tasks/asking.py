@@ -52,7 +52,7 @@ def chosen(service: Service, name: str | None, *tasks: Task) -> ModelSpec:
         spec = service.model(name)
         if _fits(spec, tasks):
             return spec
-        problem = f"model {name!r} is " + (f"one to {spec.about.task}" if spec.about.task else "one of tensors alone")
+        problem = f"model {name!r} {_unfit(spec)}"
     elif len(fit) == 1:
         return fit[0]
     else:
@@ -64,6 +64,15 @@ def chosen(service: Service, name: str | None, *tasks: Task) -> ModelSpec:
 
 def _fits(spec: ModelSpec, tasks: Sequence[Task]) -> bool:
     return spec.about.task in tasks and any(raw.name == TEXT for raw in spec.about.raw)
+
+
+def _unfit(spec: ModelSpec) -> str:
+    """Return why a model is not one that is looked for."""
+    if spec.about.task and (read := [raw.name for raw in spec.about.raw]) and TEXT not in read:
+        return f"reads {', '.join(read)}, not {TEXT}"
+    if spec.steps and not spec.about.task:
+        return "is a query, and its first output not for certain what a model answers to texts"
+    return f"is one to {spec.about.task}" if spec.about.task else "is one of tensors alone"
 
 
 class Named(msgspec.Struct):

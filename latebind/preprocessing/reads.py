@@ -1,0 +1,58 @@
+"""What makes the tensors of a query of its raw inputs: the preprocessors of its models, each for what it reads."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from latebind.domain.errors import InvalidRequest
+from latebind.domain.model import Media, ModelSpec, RawInput, Read
+from latebind.preprocessing.preprocessor import Array, Prepared, Preprocessor, Raw, columns
+
+NAMED = re.compile(r"^(element \d+ of )'(\w+)'")
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPreprocessor:
+    """Makes the inputs of a query: for each of `reads` those that its preprocessor makes."""
+
+    raw: tuple[RawInput, ...]
+    reads: tuple[tuple[Read, Preprocessor], ...]
+
+    @classmethod
+    def of(cls, query: ModelSpec, models: Mapping[str, Preprocessor]) -> "QueryPreprocessor":
+        """Return that of a query, of those of its models."""
+        return cls(query.about.raw, tuple([(read, models[read.model]) for read in query.reads]))
+
+    @property
+    def makes(self) -> frozenset[str]:
+        """The names of the query's inputs."""
+        return frozenset([name for read, _ in self.reads for _, name in read.makes])
+
+    def prepare(
+        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+    ) -> list[Prepared]:
+        """Return a row for each element of the raw inputs (`Preprocessor.prepare`).
+
+        Its tokens are those of all reads of texts together, and so is what was cut. Raises `InvalidRequest`.
+        """
+        found = columns(self.raw, given)
+        rows = [dict[str, Array]() for _ in next(iter(found.values()))]
+        used, cut = [0] * len(rows), [0] * len(rows)
+        texts = {one.name for one in self.raw if one.media is Media.TEXT}
+        for read, preprocessor in self.reads:
+            own = {name: found[source] for name, source in read.raw}
+            tells = not texts or any(source in texts for _, source in read.raw)  # of tokens, and of prompts
+            try:
+                made = preprocessor.prepare(own, truncate=truncate, prompt=prompt if tells else None)
+            except InvalidRequest as error:
+                raise InvalidRequest(_renamed(str(error), dict(read.raw))) from None
+            for place, row in enumerate(made):
+                rows[place] |= {name: row.tensors[its] for its, name in read.makes}
+                used[place] += row.used * tells
+                cut[place] += row.cut
+        return [Prepared(*row) for row in zip(rows, used, cut, strict=True)]
+
+
+def _renamed(message: str, names: Mapping[str, str]) -> str:
+    """Return what a model's preprocessor says of an element, with the query's name of the input."""
+    return NAMED.sub(lambda found: f"{found[1]}{names.get(found[2], found[2])!r}", message)

@@ -85,7 +85,8 @@ class Classifies(Reader):
         self.topic = nn.Linear(WIDTH, classes)
         some = torch.randint(4, words, (64, LONGEST // 2))
         with torch.no_grad():  # else one class is the best of all texts
-            self.topic.bias -= self.topic(self.mean(some, torch.ones_like(some), torch.zeros_like(some))).mean(0)
+            found: Tensor = self.topic(self.mean(some, torch.ones_like(some), torch.zeros_like(some)))
+            self.topic.bias.sub_(found.mean(0))
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> dict[str, Tensor]:
         return {"logits": self.topic(self.mean(ids, mask, types))}

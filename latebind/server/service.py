@@ -255,7 +255,7 @@ class Service:
         if preprocessor is not None and self.gateway.models.get(spec.name) is not spec:
             raise Superseded(spec.name)
         parts = parts_of(spec, rows, max(1, min(spec.max_batch, self.gateway.places(spec.name))))
-        with self._followed(spec, Call((), len(rows), (), id=terms.id), parent) as followed:
+        with self._followed(spec, Call((), len(rows), (), id=terms.id), parent, terms.began) as followed:
             deadline = self._deadline(spec, terms, len(rows))
             sending = Sending(spec, version, preprocessor, deadline, terms.priority, followed)
             if len(parts) == 1:
@@ -412,14 +412,21 @@ class Service:
             raise Failed("nothing makes a text of the tokens that this model writes: build the model again")
         return found
 
-    def _followed(self, spec: ModelSpec, call: Call, parent: str) -> AbstractContextManager[TracedCall | None]:
-        """Begin a call, which is traced to the end of the block if it is one to trace. Raises `Unavailable`."""
+    def _followed(
+        self, spec: ModelSpec, call: Call, parent: str, began: float | None = None
+    ) -> AbstractContextManager[TracedCall | None]:
+        """Begin a call, which is traced to the end of the block if it is one to trace. Raises `Unavailable`.
+
+        One whose inputs have been read `began` before that.
+        """
         if self._draining:
             raise Unavailable("the server is shutting down: ask another one")
         REQUEST.set(call.id)
         if not (parent or self._trace_settings.any) or not self.tracing.wanted(spec.name, parent):
             return NOT_FOLLOWED
-        return self.tracing.following(spec.name, spec.version, call.rows, id=call.id, parent=parent, dims=call.dims)
+        return self.tracing.following(
+            spec.name, spec.version, call.rows, id=call.id, parent=parent, dims=call.dims, began=began
+        )
 
     def _seconds(self, spec: ModelSpec, timeout: int) -> float:
         """Return how many seconds a call has in all."""

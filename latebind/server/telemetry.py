@@ -58,6 +58,8 @@ class SpanExport:
         if call.outcome != "answered":
             root.set_status(Status(StatusCode.ERROR, call.outcome))
         within = set_span_in_context(root, Context())
+        if call.read:
+            self._span(call, "read", call.began, call.read, within)
         for place, row in enumerate(call.rows):
             self._row(call, row, within, place)
         root.end(_time(call, call.ended))
@@ -68,7 +70,7 @@ class SpanExport:
 
     def _row(self, call: TracedCall, row: Trace, within: Context, place: int) -> None:
         """Export a row: directly below the call or, if the call has several rows, below a span of its own."""
-        self._span(call, "receive", call.began, row.arrived, within)
+        self._span(call, "receive", call.read or call.began, row.arrived, within)
         if call.count > 1:
             within = self._span(call, f"row {place}", row.arrived, row.ended, within)
         steps: dict[str, Context] = {}

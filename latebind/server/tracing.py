@@ -36,7 +36,8 @@ class TracedCall(msgspec.Struct):
 
     `began` and `ended` are on the clock of `time.monotonic()`, like all times in `rows`; add `wall` to get Unix time.
     `outcome` is `answered`, `cancelled` or the class of the error. `parent` is the caller's span, if it sent one.
-    `dims` are the sizes of the model's named dimensions in its rows.
+    `dims` are the sizes of the model's named dimensions in its rows. Its raw inputs, if it had any, were read until
+    `read`.
     """
 
     number: int
@@ -52,6 +53,7 @@ class TracedCall(msgspec.Struct):
     outcome: str = ""
     rows: list[Trace] = msgspec.field(default_factory=list)
     dims: Mapping[str, int] = {}
+    read: float = 0.0
 
     @property
     def complete(self) -> bool:
@@ -71,6 +73,7 @@ class TracedCall(msgspec.Struct):
             "version": self.version,
             "began": self.began + self.wall,
             "seconds": self.ended - self.began,
+            **({"read": self.read - self.began} if self.read else {}),
             "outcome": self.outcome,
             "dims": self.dims,
             "rows": [self._row(trace) for trace in self.rows],
@@ -120,13 +123,23 @@ class Tracing:
 
     @contextmanager
     def following(
-        self, model: str, version: str, rows: int, *, id: str, parent: str, dims: Mapping[str, int] = NO_DIMS
+        self,
+        model: str,
+        version: str,
+        rows: int,
+        *,
+        id: str,
+        parent: str,
+        dims: Mapping[str, int] = NO_DIMS,
+        began: float | None = None,
     ) -> Iterator[TracedCall]:
-        """Trace a call from here to the end of the block."""
+        """Trace a call from here to the end of the block; one whose inputs have been read, from when it `began`."""
         number = next(self._numbers)
         known = parent if TRACEPARENT.fullmatch(parent) else ""
         now = time.monotonic()
         call = TracedCall(number, request_id(id), model, version, rows, known, now, time.time() - now, dims=dims)
+        if began is not None:
+            call.began, call.read = began, now
         self._open[number] = call
         try:
             yield call

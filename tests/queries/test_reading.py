@@ -12,7 +12,6 @@ from shutil import copytree
 from typing import Any
 
 import numpy as np
-import openai
 import pytest
 import torch
 import tritonclient.grpc.aio as triton_grpc
@@ -290,15 +289,25 @@ def test_a_row_in_plain_json_is_answered_with_its_label(served: Served) -> None:
     assert found["topic"] == topic_of(served.tokenizer, text)
 
 
+def test_a_traced_call_tells_how_long_its_inputs_were_read(served: Served) -> None:
+    body = {"inputs": [texts("sentence", "a")], "id": "followed"}
+    reply = served.ask("/v2/models/route/infer", body, {"traceparent": f"00-{'1' * 32}-{'2' * 16}-01"})
+    assert reply.status == 200
+    traced = list[Any]()
+    while not traced:
+        traced = [one for one in served.call("GET", "/v2/traces").json()["traces"] if one["id"] == "followed"]
+    assert 0 < traced[0]["read"] < traced[0]["seconds"]
+    assert traced[0]["read"] <= traced[0]["rows"][0]["arrived"]
+
+
 # Endpoints of other tools ---------------------------------------------------------------------------------------------
 
 
-def test_openai_asks_a_query_whose_answer_is_an_embedding(served: Served) -> None:
+def test_embeddings_are_answered_by_a_query_whose_answer_is_one(served: Served) -> None:
     some = some_texts(served.tokenizer)
-    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none")
-    found = client.embeddings.create(model="vector", input=some, encoding_format="float").data
+    found = served.told("/v1/embeddings", {"model": "vector", "input": some})["data"]
     for one, text in zip(found, some, strict=True):
-        close(one.embedding, answered(served.tokenizer, "embedder", text))
+        close(one["embedding"], answered(served.tokenizer, "embedder", text))
 
 
 def test_predict_and_rerank_are_answered_by_queries_of_such_models(served: Served) -> None:

@@ -498,14 +498,12 @@ class _Reading:
 
     def _surely(self, refs: Sequence[Ref]) -> bool:
         """Return whether one of these steps runs in any case: one without a condition, or two of which one holds."""
-        whens = [self._whens[ref.node] for ref in refs if self._leads_on(ref.node)]
+        leads, runs = list[bool](), list[bool]()  # whether what a step needs is there in any case; whether it runs
+        for node, when in zip(self._nodes.values(), self._whens, strict=True):
+            leads.append(all(any(runs[number] for number in group) for group in node.needs))
+            runs.append(leads[-1] and when is None)
+        whens = [self._whens[ref.node] for ref in refs if leads[ref.node]]
         return None in whens or any(Apply("not", (one,), one.kind) in whens for one in whens if one is not None)
-
-    def _leads_on(self, node: int) -> bool:
-        """Return whether what a step needs is there in any case."""
-        nodes = list(self._nodes.values())
-        needed = [number for group in nodes[node].needs for number in group]
-        return all(self._whens[number] is None and self._leads_on(number) for number in needed)
 
     def _read_inputs(self) -> dict[str, TensorSpec]:
         """Return the inputs of the query: those that models take unchanged, or those that the file declares."""
@@ -528,10 +526,13 @@ class _Reading:
             }
         if self._raw and (both := next(iter(tensors), "")):
             told = f"{both} is a tensor, and {next(iter(self._raw))} a {next(iter(self._raw.values())).media}"
-            keys = ("inputs", both) if self._written.inputs else ("nodes",)
-            raise self._source.error(
-                f"{told}: a query takes tensors, or what its models read; give nodes raw inputs alone", *keys
-            )
+            takes = [
+                ("nodes", name)
+                for name, given in self._given.items()
+                if any(isinstance(one, ast.Name) and one.id == both for one in given.inputs.values())
+            ]
+            where = takes[0] if takes and not self._written.inputs else ("inputs", both)
+            raise self._source.error(f"{told}: a query takes tensors, or what its models read, not both", *where)
         return made or tensors
 
     def _check_raw(self, declared: Mapping[str, object]) -> None:

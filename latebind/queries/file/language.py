@@ -37,9 +37,7 @@ MOST_VALUES = 1 << 24  # of a tensor that an operation makes
 LARGEST = {"float16": 65504.0, "float32": 3.4e38, "float64": 1.7e308}
 TRUTH = Kind("bool", ())
 NOTHING = Literal(0)
-LABEL = (
-    "label"  # the operation whose value is the number of a text; behind what it reads stands that of the first label
-)
+LABEL = "label"  # gives the number of a text; behind the logits it has that of the first label
 
 Arguments = Sequence[Expression]
 

@@ -1,7 +1,9 @@
 """Query files whose inputs are texts and pictures that models read: what is read once, and what is refused."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -166,7 +168,7 @@ NINE = "".join([node(f"n{place}", "small", inputs__text=f"t{place}") for place i
     ("text", "said"),
     [
         (node("gate", "small", "other") + A, "2: small and other read what clients send in diff"),
-        (GATE + node("b", "plain") + gives(a="b.logits", c="gate.logits"), "pixels is a tensor, and sentence a text"),
+        (GATE + node("b", "plain") + gives(a="b.logits", c="gate.logits"), "5: pixels is a tensor, and sentence"),
         (GATE + node("b", "sees", inputs__image="sentence") + B, "8: sentence is a text for gate and"),
         (GATE + node("b", "small", inputs__text="gate") + B, "8: nodes.b.inputs.text: gate is a node"),
         (GATE + node("b", "small", inputs__text="label(gate.logits)") + B, "8: nodes.b.inputs.text: "),
@@ -196,3 +198,29 @@ def test_what_cannot_be_read_is_refused_where_it_stands(tmp_path: Path, text: st
         spec_of(tmp_path, text)
     assert said in str(raised.value)
     assert str(raised.value).startswith(f"{tmp_path}/asks.query.toml:")
+
+
+WHOLE = (
+    '[inputs.sentence]\nkind = "text"\n[inputs.second]\nkind = "text"\n[conditions]\n'
+    'car = \'label(gate.logits) in ["car", "cat"]\'\n'
+    + node("gate", "small", inputs__text="sentence")
+    + node("sure", "large", inputs__text="second", when="car")
+    + node("pair", "ranks", inputs__text="sentence", inputs__text_pair="second", when="not car")
+    + gives(a="pair.logits", b="first(label(sure.logits), label(gate.logits))")
+)
+
+
+def test_altered_files_are_read_or_refused_with_their_place(tmp_path: Path) -> None:
+    random, taken, refused = Random(0), 0, list[str]()
+    words = re.findall(r"\w+|\W", WHOLE)
+    for _ in range(700):
+        altered = list(words)
+        for _ in range(random.randint(1, 3)):
+            altered[random.randrange(len(altered))] = random.choice(words)
+        try:
+            read(tmp_path, "".join(altered))
+            taken += 1
+        except QueryError as error:
+            refused.append(str(error))
+    assert min(taken, len(refused)) > 20
+    assert [told for told in refused if not told.startswith(f"{tmp_path}/asks.query.toml:")] == []

@@ -34,7 +34,8 @@ class Writer:
 def _bart(width: int, heads: int, positions: int) -> dict[str, Any]:
     sides = {name: {"layers": 6, "attention_heads": heads, "ffn_dim": 4 * width} for name in ("encoder", "decoder")}
     layers = {f"{side}_{what}": size for side, sizes in sides.items() for what, size in sizes.items()}
-    return {"d_model": width, "max_position_embeddings": positions, **layers}
+    said = {"normalize_before": False, "normalize_embedding": True}  # as folders have it, for ctranslate2 asks
+    return {"d_model": width, "max_position_embeddings": positions, **layers, **said}
 
 
 WRITERS = {
@@ -69,7 +70,10 @@ def write_folder(folder: Path, writer: Writer, texts: Iterable[str], *, longest:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = transformers.AutoModelForSeq2SeqLM.from_config(config).eval().requires_grad_(False)
-        network.get_input_embeddings().weight.mul_(writer.louder)
+        for module in network.modules():
+            if isinstance(module, torch.nn.Embedding) and module.num_embeddings == writer.words:
+                module.weight.mul_(writer.louder)
+                module.weight[special["pad"]] = 0.0  # as every folder has it: ctranslate2 begins a Marian's answers so
         answer = network.lm_head.weight
         answer.copy_(SPREAD * config.d_model**-0.5 * torch.randn(answer.shape))
     wishes = network.generation_config
@@ -98,5 +102,5 @@ def _tokenizer(writer: Writer, texts: Iterable[str]) -> Foreign:
     learnt.post_processor = tokenizers.processors.TemplateProcessing(
         "$A </s>", "$A $B </s>", [("</s>", writer.special["eos"])]
     )
-    names = {"model_input_names": ["input_ids", "attention_mask"], **SPECIAL}
+    names = {"model_input_names": ["input_ids", "attention_mask"], "bos_token": SPECIAL["eos_token"], **SPECIAL}
     return transformers.PreTrainedTokenizerFast(tokenizer_object=learnt, **names)

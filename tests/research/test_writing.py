@@ -55,9 +55,12 @@ def test_a_side_that_writes_other_tokens_is_named() -> None:
     assert "latebind answers text 0 by (3, 5), and not by (3, 4)" in lines[0]
 
 
-def test_a_side_that_is_not_there_is_refused_before_anything_is_built(texts: Path, tmp_path: Path) -> None:
-    asked = ["--models", str(tmp_path / "models"), "--part", "t5-small", "--side", "none"]
+@pytest.mark.parametrize(("side", "says"), [("none", "there is no side 'none'"), ("ctranslate2", "give --side")])
+def test_sides_that_cannot_be_compared_are_refused_before_anything_is_built(
+    side: str, says: str, texts: Path, tmp_path: Path
+) -> None:
+    asked = ["--models", str(tmp_path / "models"), "--part", "t5-small", "--side", side]
     done = CliRunner().invoke(app, ["writing", str(texts), *asked])
     assert done.exit_code == 2
-    assert "there is no side 'none'" in done.output
+    assert says in done.output
     assert not (tmp_path / "models").exists()

@@ -29,6 +29,7 @@ from latebind.program.lengths import resized
 
 MIN_RUNS, MAX_RUNS = 5, 60
 SECONDS_EACH = 0.1  # spent on one measurement, after MIN_RUNS
+LONG, FEW_RUNS = 1.0, 3  # seconds from which so few runs do, the second that warms up among them
 TRIES = 3  # times as many runs at most, where others interrupt them
 ALONE = 0.9  # of its seconds a run must have been on a core
 MOST_LENGTHS = 12  # of a profile
@@ -77,21 +78,32 @@ def spread_of(seconds: Mapping[str, Sequence[float]]) -> float:
 def _rounds(run: Callable[[], list[float]], runs: int | None = None, *, most: int = MAX_RUNS) -> list[list[float]]:
     """Return what a run took, after two that warm up, as often as is worth its time unless `runs` are asked for.
 
-    That is `most` times at most.
+    That is `most` times at most, and for runs that are long a few.
 
     Only runs count that had the processor to themselves; where there are hardly any, all do.
     """
-    run()
-    took = run()
-    if runs is None:
-        runs = max(MIN_RUNS, min(most, int(SECONDS_EACH * len(took) / max(sum(took), 1e-6))))
     alone: list[list[float]] = []
     every: list[list[float]] = []
-    while len(alone) < runs and len(every) < TRIES * runs:
+
+    def count() -> list[float]:
         began = process_time()
         every.append(run())
         if process_time() - began >= ALONE * sum(every[-1]):
             alone.append(every[-1])
+        return every[-1]
+
+    run()
+    took = count()
+    long = runs is None and sum(took) >= LONG
+    if long:
+        runs = min(FEW_RUNS, MIN_RUNS)
+    else:
+        alone.clear()
+        every.clear()
+    if runs is None:
+        runs = max(MIN_RUNS, min(most, int(SECONDS_EACH * len(took) / max(sum(took), 1e-6))))
+    while len(alone) < runs and len(every) < TRIES * runs:
+        count()
     return alone if len(alone) >= min(runs, MIN_RUNS) else every
 
 

@@ -49,12 +49,14 @@ from latebind.sequence.program import (
     measure_sequence,
     program_of,
     step_sizes,
+    timed_batch,
 )
 from latebind.sequence.state import POSITION, TOKEN, Part, State, StateRows
 from latebind.sequence.stored import write_sequence
 
 VERIFIED = 16  # rows
 STEPS = 3  # that are verified
+TIMED = 16  # steps behind each read, by which backends are chosen
 LENGTHS = 4  # of rows, beside the ends of the range
 ROWS, FEW_ROWS = 8, 2  # of each length that are tried beside others
 WORK = 1e9  # operations of reading a row from which few rows are tried, and most of them cut to `SHORT` tokens
@@ -82,8 +84,8 @@ def build_sequence(
     """Build the sequence model `module` into the model directory `directory`; an existing model there is replaced.
 
     `tokens` `(N, longest input)` int64 are rows to verify and measure on. If `measured_lengths`, they are like the rows
-    to come, and the lengths of their answers become the lengths that policies expect. The backend with the quickest
-    typical request is taken among the `backends` whose error is within `tolerance`. For `about` and `files` see
+    to come, and the lengths of their answers become the lengths that policies expect. The backend that is quickest
+    with a full batch is taken among the `backends` whose error is within `tolerance`. For `about` and `files` see
     `build_program`; `ExportError` and `ConfigError` are raised as it does.
     """
     settings = Settings.checked(
@@ -116,9 +118,9 @@ def build_sequence(
         program = compiled(backend)
         return Candidate(backend, program, sequence_error(program, module, rows))
 
-    one = rows[:1].numpy()
+    (full,) = with_batch((tokens[:, :SHORT] if _is_heavy(module, tokens) else tokens,), max_batch)
     candidates, spread = try_backends(
-        settings, tried, lambda made: partial(answer_all, made, one), lambda said, share: tell(said, 0.5 + 0.3 * share)
+        settings, tried, lambda made: timed_batch(made, full, TIMED), lambda said, share: tell(said, 0.5 + 0.3 * share)
     )
     chosen, error = candidates[0].made, candidates[0].error
     if chosen is None or candidates[0].refused:
@@ -143,7 +145,7 @@ def build_sequence(
     reads = ", ".join(f"{reading.at(1, length) * 1e3:.2f} ms for {length}" for length in reading.lengths)
     lines = [
         *rung_lines(exported.encoder, exported.fixed),
-        *(candidate.line("for the first row") for candidate in candidates),
+        *(candidate.line(f"for a batch of {most}, its first tokens") for candidate in candidates),
         ("chosen", chosen.backend),
         ("reading", f"{reads} tokens, alone"),
         ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),

@@ -223,6 +223,22 @@ class _Timed:
         return ()
 
 
+def timed_batch(program: SequenceProgram, tokens: Tensor, steps: int) -> Callable[[], None]:
+    """Return a call that reads a batch of rows `(B, L)` and writes their first tokens, in so many steps.
+
+    Answers need not be so long, and end for no row: so every backend does the same.
+    """
+    timed = _Timed(program)
+
+    @torch.inference_mode()
+    def call() -> None:
+        timed.read(tokens)
+        for _ in range(min(steps, program.longest_output)):
+            timed.step()
+
+    return call
+
+
 @torch.inference_mode()
 def measure_sequence(program: SequenceProgram, tokens: Tokens) -> tuple[Grid, Grid]:
     """Return the seconds of reading, by the length of the longest row, and of a step. `tokens` are example rows.

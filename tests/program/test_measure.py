@@ -12,7 +12,7 @@ from torch import nn
 
 from latebind.program import build, measure
 from latebind.program.build import build_program, compared
-from latebind.program.measure import TRIES, _rounds, spread_of
+from latebind.program.measure import FEW_RUNS, TRIES, _rounds, spread_of
 
 ROWS = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
 LONG, SHORT = 5.0, 1e-9  # seconds that a run says it took: longer and shorter than the process was on a core meanwhile
@@ -46,6 +46,21 @@ def test_runs_during_which_others_had_the_core_do_not_count_unless_too_few_are_l
 ) -> None:
     monkeypatch.setattr(measure, "MIN_RUNS", 5)
     assert _rounds(runs_of(*runs), 20) == [[seconds] for seconds in count]
+
+
+def test_of_runs_that_take_long_there_are_few_and_the_last_that_warms_up_counts() -> None:
+    taken = chain((9.0, 5.0, 6.0, 7.0), repeat(8.0))
+    called = 0
+
+    def run() -> list[float]:
+        nonlocal called
+        called += 1
+        return [next(taken)]
+
+    found = _rounds(run)
+    assert found[0] == [5.0]
+    assert called == 1 + len(found)
+    assert len(found) <= TRIES * FEW_RUNS
 
 
 def test_the_spread_is_that_of_the_most_unsteady_call() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from latebind.domain.errors import ConfigError, ExportError, RepositoryError
 from latebind.domain.model import StageKind, TensorSpec
 from latebind.domain.sizes import Dim
-from latebind.program.backends import exact_backends
+from latebind.program.backends import StageFunction, exact_backends
 from latebind.program.export import Exported, export, merged
 from latebind.program.graph import graph_to_json, read_graph_file
 from latebind.program.load import load_program
@@ -24,7 +24,7 @@ from latebind.repository.listing import find_models
 from latebind.repository.tensors import read_tensors, tensor_file
 from latebind.sequence.build import build_sequence
 from latebind.sequence.export import EncodeModule, as_sequence, export_sequence
-from latebind.sequence.program import answer_all
+from latebind.sequence.program import answer_all, timed_batch
 from latebind.sequence.stored import load_sequence
 from tests.sequences import LONGEST, WORDS, Backwards, backwards, rows_of, some_sentences
 
@@ -72,6 +72,25 @@ def test_a_directory_whose_files_do_not_fit_is_refused(
     copy = ModelDirectory.create(tmp_path / "m", {**files, SEQUENCE: json.dumps(altered).encode()})
     with pytest.raises(RepositoryError):
         load_sequence(copy)
+
+
+def test_backends_are_timed_by_whole_batches_that_are_read_and_by_their_first_tokens(directory: ModelDirectory) -> None:
+    program, ran = load_sequence(directory), list[tuple[str, int]]()
+    most = program.spec.max_batch
+
+    def noted(name: str, stage: StageFunction) -> StageFunction:
+        def call(*inputs: Tensor) -> tuple[Tensor, ...]:
+            ran.append((name, len(inputs[0])))
+            return stage(*inputs)
+
+        return call
+
+    named = zip(("read", "step"), program.stages, strict=True)
+    program = replace(program, stages=tuple(noted(*each) for each in named))
+    call = timed_batch(program, rows_of(some_sentences(most)), 3)
+    call()
+    call()
+    assert ran == [("read", most), *[("step", most)] * 3] * 2
 
 
 def few_rows(longest: int = 5) -> Tensor:

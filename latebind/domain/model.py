@@ -156,20 +156,29 @@ NOTHING_KNOWN = About()
 
 
 @dataclass(frozen=True, slots=True)
+class StepInputs:
+    """What a model of a step takes. `sources` are the names of the tensors, in the order of its inputs.
+
+    They are `image` for a tensor of the client, `gate.output` for one of another step, `cars.inputs.image` for one that
+    is computed from these first. `dims` are the sizes of its named dimensions, in terms of the query's; what is left
+    out is taken to be the most that the model allows.
+    """
+
+    sources: tuple[str, ...] = ()
+    dims: tuple[tuple[str, Size], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StepSpec:
     """A step of a query as clients know it: its name, the models that may answer it, and the steps it comes `after`.
 
-    `sources` are the names of the tensors that it takes, in the order of its models' inputs: `image` for a tensor of
-    the client, `gate.output` for one of another step, `cars.inputs.image` for one that is computed from these first.
-    `dims` are the sizes of its models' named dimensions, in terms of the query's; what is left out is taken to be the
-    most that the model allows.
+    `inputs` are those of each of its models.
     """
 
     name: str
     models: tuple[str, ...]
     after: tuple[int, ...] = ()
-    sources: tuple[str, ...] = ()
-    dims: tuple[tuple[str, Size], ...] = ()
+    inputs: tuple[StepInputs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

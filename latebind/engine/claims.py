@@ -426,7 +426,12 @@ class Claims:
 
 def sizes_of_step(query: ModelSpec, step: str, model: ModelSpec) -> Callable[[Sizes], Sizes]:
     """Return what tells the sizes of a model's dimensions in a step of a query from those of the query's own."""
-    (of_step,) = [dict(one.dims) for one in query.steps if one.name == step]
+    (of_step,) = [
+        dict(takes.dims)
+        for one in query.steps
+        for name, takes in zip(one.models, one.inputs, strict=True)
+        if (one.name, name) == (step, model.name)
+    ]
     sizes = tuple([of_step.get(dim.name, dim.most) for dim in model.dims])
     shapes = shapes_of(query, [TensorSpec(step, "int32", (), sizes=sizes)])
     return lambda sizes: shapes(sizes)[0]

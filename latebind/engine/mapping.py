@@ -193,7 +193,7 @@ class _Wired:
             self._sized.append([None if (s := slots[name].sized) is None else (s, first) for name, first in given])
         apart = any(step is not None for steps in self._sized for step in steps)
         self._apart = apart or slots[query.name].sized is not None
-        self._given = [tuple(map(self._reader, inputs)) for inputs in wiring.inputs]
+        self._given = [[tuple(map(self._reader, inputs)) for inputs in options] for options in wiring.inputs]
         self._answers = [(needs(one), self._reader(one)) for one in wiring.outputs]
         self.conditions = {node: self._reader(one) for node, one in enumerate(wiring.conditions) if one is not None}
 
@@ -218,8 +218,8 @@ class _Wired:
 
         The frontend checks what clients send, but not what models and expressions make of it.
         """
-        inputs = self._inputs[node][group.option(node)]
-        for (to, spec), read in zip(inputs, self._given[node], strict=True):
+        option = group.option(node)
+        for (to, spec), read in zip(self._inputs[node][option], self._given[node][option], strict=True):
             values = read(group)
             if spec.is_limited and values.size and not spec.allows(values.min().item(), values.max().item()):
                 raise InvalidRequest(

@@ -107,12 +107,12 @@ def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, o
             "model_name": model,
             "model_version": models[model].version,
             "input_map": {
-                tensor.name: source for tensor, source in zip(models[model].inputs, step.sources, strict=True)
+                tensor.name: source for tensor, source in zip(models[model].inputs, takes.sources, strict=True)
             },
             "output_map": {tensor.name: f"{step.name}.{tensor.name}" for tensor in models[model].outputs},
         }
         for step in spec.steps
-        for model in step.models
+        for model, takes in zip(step.models, step.inputs, strict=True)
     ]
 
 

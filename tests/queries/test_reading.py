@@ -3,12 +3,14 @@
 import asyncio
 import io
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 from shutil import copytree
+from signal import SIGKILL
 from typing import Any
 
 import numpy as np
@@ -120,7 +122,25 @@ when = 'label(see.logits) == "dark"'
 seen = "label(see.logits)"
 read = "label(read.logits)"
 """
-QUERIES = {"route": ROUTE, "judge": JUDGE, "topic": TOPIC, "vector": VECTOR, "scene": SCENE}
+EITHER = """
+[nodes.embed]
+models = ["plain", "embedder"]
+accuracy = {accuracy}
+
+[outputs]
+embedding = "embed.embedding"
+"""
+LONG = "play " * 40
+QUERIES = {
+    "route": ROUTE,
+    "judge": JUDGE,
+    "topic": TOPIC,
+    "vector": VECTOR,
+    "scene": SCENE,
+    "first": EITHER.format(accuracy=[0.9, 0.5]),
+    "second": EITHER.format(accuracy=[0.5, 0.9]),
+    "hurried": f"deadline_ms = 0.001\n{TOPIC}",
+}
 
 
 class Sees(nn.Module):
@@ -216,6 +236,25 @@ def test_two_texts_are_judged_together_and_one_of_them_by_itself(served: Served)
     found = outputs(told(served, "judge", texts("text", *[first] * len(others)), texts("text_pair", *others)))
     close(found["score"], torch.cat([answered(served.tokenizer, "reranker", first, text) for text in others]))
     assert found["topic"] == [topic_of(served.tokenizer, text) for text in others]
+
+
+def test_models_of_one_node_read_each_in_its_own_way_and_any_may_be_picked(served: Served) -> None:
+    text = some_texts(served.tokenizer)[0]
+    for query, model in (("first", "plain"), ("second", "embedder")):
+        reply = told(served, query, texts("text", text))
+        assert reply["parameters"]["embed.model"] == model
+        close(outputs(reply)["embedding"], answered(served.tokenizer, model, text))
+        found = served.told("/v1/embeddings", {"model": query, "input": text})["data"][0]
+        close(found["embedding"], answered(served.tokenizer, model, text))
+
+
+def test_the_deadline_of_a_query_counts_what_is_read(served: Served) -> None:
+    body = {"inputs": [texts("text", LONG * 20)], "parameters": {"truncate": True}}
+    reply = served.ask("/v2/models/hurried/infer", body)
+    assert (reply.status, reply.json()["error"]) == (
+        504,
+        "the inputs could not be read by the deadline: allow more time (`timeout`)",
+    )
 
 
 def test_a_picture_is_seen_and_then_a_text_is_read(served: Served) -> None:
@@ -338,8 +377,6 @@ def test_an_endpoint_that_a_query_cannot_answer_says_so(served: Served, path: st
 
 # What cannot be read --------------------------------------------------------------------------------------------------
 
-LONG = "play " * 40
-
 
 @pytest.mark.parametrize(
     ("inputs", "said"),
@@ -381,7 +418,32 @@ def test_a_hundred_odd_texts_are_read_or_refused(served: Served) -> None:
             assert reply.json()["error"].startswith("element 0 of 'text")
 
 
-# Versions -------------------------------------------------------------------------------------------------------------
+# Engines and versions -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_is_read_as_before_by_the_engine_that_follows_one_that_died(folder: Path) -> None:
+    text, tokenizer = "play something slow", tokenizer_of(folder)
+    body = json.dumps({"inputs": [texts("text", text)]}).encode()
+
+    async def test() -> None:
+        order = EngineOrder((), EngineConfig(slots=4), PolicyConfig())
+        engines = await Engines.start(order, Selection(folder).first(), FORKS)
+        try:
+            reads = engines.preprocessor("vector")
+            async with Frontend(engines, FrontendConfig(port=0, deadline=PATIENCE)) as frontend:
+                os.kill(engines.process_id, SIGKILL)
+                reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+                for piece in written("vector", [body], None, chunked=False):
+                    writer.write(piece)
+                reply = json.loads((await read_reply(reader)).data)
+                writer.close()
+            close(outputs(reply)["embedding"], answered(tokenizer, "embedder", text))
+            assert (await engines.metrics())["restarts"] == 1
+            assert engines.preprocessor("vector") is reads
+        finally:
+            await engines.close()
+
+    asyncio.run(asyncio.wait_for(test(), 300.0))
 
 
 def swapped(tokenizer: Tokenizer) -> Tokenizer:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from latebind.domain.errors import Expired, Failed, Refused, StepFailed, Unavailable
-from latebind.domain.model import LENGTH, About, Activation, ModelSpec, StepSpec, Task, TensorSpec
+from latebind.domain.model import LENGTH, About, Activation, ModelSpec, StepInputs, StepSpec, Task, TensorSpec
 from latebind.domain.picture import BatchPicture, LanePicture, MemberPicture, Picture, WorkerPicture
 from latebind.domain.sizes import Dim
 from latebind.domain.tracing import Span, Trace
@@ -94,10 +94,10 @@ SPECS = (
     *(one_to_one(name, "float32", 1) for name in ("stuck", "full", "late", "gone", "failing", "crashing")),
     query(
         "traffic",
-        StepSpec("gate", ("scalar",), (), ("x",)),
-        StepSpec("cars", ("double", "scalar"), (0,), ("cars.inputs.x",)),
+        StepSpec("gate", ("scalar",), (), (StepInputs(("x",)),)),
+        StepSpec("cars", ("double", "scalar"), (0,), (StepInputs(("cars.inputs.x",)),) * 2),
     ),
-    query("jammed", StepSpec("gate", ("scalar",), (), ("x",))),
+    query("jammed", StepSpec("gate", ("scalar",), (), (StepInputs(("x",)),))),
 )
 SPECS_BY_NAME = {spec.name: spec for spec in SPECS}
 

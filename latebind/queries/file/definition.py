@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, count, product
 from keyword import iskeyword
 from math import prod
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -26,6 +26,7 @@ from latebind.domain.model import (
     RawInput,
     Read,
     StageKind,
+    StepInputs,
     StepSpec,
     Task,
     TensorSpec,
@@ -173,8 +174,9 @@ class _Reading:
         self._conditions: dict[str, Tensor] = {}
         self._nodes: dict[str, Node] = {}  # in the order in which they can run, like the next three
         self._steps: list[StepSpec] = []
-        self._sizes: dict[str, dict[str, Size]] = {}  # by node: the dimensions of its models in terms of the query's
-        self._takes: list[tuple[Tensor, ...]] = []
+        # By node, for each of its models: its dimensions in terms of the query's; and what it takes.
+        self._sizes: dict[str, list[dict[str, Size]]] = {}
+        self._takes: list[tuple[tuple[Tensor, ...], ...]] = []
         self._whens: list[Tensor | None] = []
         self._under_way: dict[str, list[str]] = {"nodes": [], "conditions": []}  # outer ones first
 
@@ -239,7 +241,10 @@ class _Reading:
         if output not in gives:
             raise QueryError(f"{name} has no output {output!r:.100}: it has {', '.join(gives):.500}")
         number, kind = self._number(name), gives[output]
-        shape = tuple([in_terms(size, self._sizes[name]) for size in kind.shape])
+        shape, *others = {tuple([in_terms(size, sizes) for size in kind.shape]): None for sizes in self._sizes[name]}
+        if others:
+            told = f"{name}.{output} is as long as what each model of {name} reads, and they read in different ways"
+            raise QueryError(f"{told}: give each a node of its own")
         return Ref(number, list(gives).index(output), replace(kind, shape=shape))
 
     @contextmanager
@@ -271,31 +276,41 @@ class _Reading:
         """Return the table `[nodes.NAME]`, with expressions parsed."""
         written = self._source.typed(WrittenNode, value, "nodes", name)
         chosen = _models(self._source, name, written.models, models)
-        inputs = {one: self._parse(text, "nodes", name, "inputs", one) for one, text in written.inputs.items()}
+        given = {one: self._parse(text, "nodes", name, "inputs", one) for one, text in written.inputs.items()}
+        when = None if written.when is None else self._parse(written.when, "nodes", name, "when")
         known, raw = [spec.name for spec in chosen[0].inputs], [one.name for one in chosen[0].about.raw]
         for one in written.inputs:
             if one not in (*known, *raw):
                 where, take = ("nodes", name, "inputs", one), ", ".join((*raw, *known))
                 raise self._source.error(f"{'.'.join(where):.200} is not known here: take {take}", *where)
-        if raw and not any(one in known for one in inputs):
-            inputs = self._read_by(name, chosen, inputs)
-        elif beside := [one for one in inputs if one in raw]:
-            where, other = ("nodes", name, "inputs", beside[0]), next(one for one in inputs if one in known)
+        if raw and not any(one in known for one in given):
+            _check_alike(self._source, name, chosen, "outputs")
+            return _Given(written, chosen, tuple([self._read_by(name, model, given) for model in chosen]), when)
+        if beside := [one for one in given if one in raw]:
+            where, other = ("nodes", name, "inputs", beside[0]), next(one for one in given if one in known)
             raise self._source.error(f"{beside[0]} takes the place of {other} and the like: give one of them", *where)
+        _check_alike(self._source, name, chosen, "inputs")
+        _check_alike(self._source, name, chosen, "outputs")
         for one in known:
-            if one not in inputs and not one.isidentifier():
+            if one not in given and not one.isidentifier():
                 told = f"nodes.{name}.inputs has nothing for {one!r}: say what the model is to take there"
                 raise self._source.error(told, "nodes", name)
-            inputs.setdefault(one, parse(one) if one.isidentifier() else ast.Name(one))
-        when = None if written.when is None else self._parse(written.when, "nodes", name, "when")
-        return _Given(written, chosen, {one: inputs[one] for one in known}, when)
+            given.setdefault(one, parse(one) if one.isidentifier() else ast.Name(one))
+        return _Given(written, chosen, ({one: given[one] for one in known},), when)
 
-    def _read_by(self, name: str, models: Sequence[ModelSpec], given: Mapping[str, ast.expr]) -> dict[str, ast.expr]:
-        """Return the inputs of a node whose models read raw inputs: names of the tensors that are made of these.
+    def _read_by(self, name: str, model: ModelSpec, given: Mapping[str, ast.expr]) -> dict[str, ast.expr]:
+        """Return the inputs of a model in a node that reads raw inputs: names of the tensors that are made of these.
 
-        What it reads in the same way as a node before it has the names that it has there.
+        What is read in the same way before has the names that it has there.
         """
-        model, pairs = models[0], list[tuple[str, str]]()
+        pairs, known = list[tuple[str, str]](), {one.name for one in model.about.raw}
+        for its in given:
+            if known and its not in known:
+                told = f"{model.name} reads {', '.join(sorted(known))}, not {its}"
+                raise self._source.error(f"{told}: give it a node of its own", "nodes", name, "inputs", its)
+        if not known:
+            told = f"{model.name} takes tensors, which the models beside it make of what they read"
+            raise self._source.error(f"{told}: give it a node of its own", "nodes", name, "models")
         for one in model.about.raw:
             if one.name not in given and one.optional:
                 continue
@@ -307,13 +322,12 @@ class _Reading:
                 )
                 raise self._source.error(f"{'.'.join(where)}: {told}", *where)
             pairs.append((one.name, source.id))
-        for other in models[1:]:
-            if other.about.raw != model.about.raw or self._reader(other) != self._reader(model):
-                told = f"{model.name} and {other.name} read what clients send in different ways"
-                why = "models of one node share what is made of it: give each a node of its own, with a condition"
-                raise self._source.error(f"{told}: {why}", "nodes", name, "models")
         tensors = tuple([(spec.name, spec.padding) for spec in model.inputs])
-        reads = self._reads.setdefault((self._reader(model), tuple(pairs), tensors), _Reads(name, model, tuple(pairs)))
+        taken = {reads.name for reads in self._reads.values()} | (self._written.nodes.keys() - {name})
+        own = next(one for one in chain([name], map(f"{name}_{{}}".format, count(1))) if one not in taken)
+        reads = self._reads.setdefault(
+            (self._reader(model), tuple(pairs), tensors), _Reads(own, name, model, tuple(pairs))
+        )
         if len(self._reads) > MOST_READS:
             told = f"the query reads what clients send in more than {MOST_READS} ways: leave some nodes out"
             raise self._source.error(told, "nodes", name)
@@ -337,13 +351,17 @@ class _Reading:
                     told = f"there is no node {other!r:.100}: there are {', '.join(self._given)}"
                     raise self._source.error(told, "nodes", name, "after")
                 after.add(self._number(other))
-            sizes = self._sizes[name] = {}
-            takes = tuple(self._taken(name, given, spec, sizes) for spec in given.models[0].inputs)
+            parts, sizes = given.parts, list[dict[str, Size]]()
+            takes = list[tuple[Tensor, ...]]()
+            for part in parts:
+                sizes.append({})
+                takes.append(tuple([self._taken(name, part, spec, sizes[-1]) for spec in part.models[0].inputs]))
+            self._sizes[name] = sizes
             when = None
             if given.when is not None:
                 with self._source.about("nodes", name, "when"):
                     when = condition(given.when, self)
-            every = (*takes, *([] if when is None else [when]))
+            every = (*[one for some in takes for one in some], *([] if when is None else [when]))
             with self._source.about("nodes", name, "inputs"):
                 groups = all_of([needs(one) for one in every])
         node = Node(
@@ -354,9 +372,16 @@ class _Reading:
             needs=tuple(sorted(tuple(sorted(group)) for group in groups)),
             guarded=when is not None,
         )
-        sources = tuple(self._origin(name, one, spec) for one, spec in zip(takes, given.models[0].inputs, strict=True))
-        self._steps.append(StepSpec(name, node.models, node.after, sources, tuple(sizes.items())))
-        self._takes.append(takes)
+        inputs = [
+            StepInputs(
+                tuple([self._origin(name, one, spec) for one, spec in zip(some, part.models[0].inputs, strict=True)]),
+                tuple(own.items()),
+            )
+            for part, some, own in zip(parts, takes, sizes, strict=True)
+        ]
+        alike = len(node.models) // len(parts)  # a part stands for all models, or for one
+        self._steps.append(StepSpec(name, node.models, node.after, tuple(inputs * alike)))
+        self._takes.append(tuple(takes * alike))
         self._whens.append(when)
         self._nodes[name] = node
         return len(self._nodes) - 1
@@ -368,7 +393,7 @@ class _Reading:
         """
         model = given.models[0].name
         with self._source.about("nodes", name, "inputs", spec.name):
-            found, wanted = tensor(given.inputs[spec.name], self), Kind(spec.dtype, spec.sizes or spec.shape)
+            found, wanted = tensor(given.inputs[0][spec.name], self), Kind(spec.dtype, spec.sizes or spec.shape)
             there = found.kind.shape
             for size, side in zip(wanted.shape, there, strict=False):
                 if isinstance(size, str) and len(there) == len(wanted.shape) and size not in sizes:
@@ -509,9 +534,10 @@ class _Reading:
         """Return the inputs of the query: those that models take unchanged, or those that the file declares."""
         passed: dict[str, list[TensorSpec]] = {}
         for given in self._given.values():
-            for expression, spec in zip(given.inputs.values(), given.models[0].inputs, strict=True):
-                if isinstance(expression, ast.Name) and expression.id not in {*self._given, *self._parsed}:
-                    passed.setdefault(expression.id, []).append(spec)
+            for part in given.parts:
+                for expression, spec in zip(part.inputs[0].values(), part.models[0].inputs, strict=True):
+                    if isinstance(expression, ast.Name) and expression.id not in {*self._given, *self._parsed}:
+                        passed.setdefault(expression.id, []).append(spec)
         made = {
             name: self._made[name].named(_input(name, taken)) for name, taken in passed.items() if name in self._made
         }
@@ -529,7 +555,7 @@ class _Reading:
             takes = [
                 ("nodes", name)
                 for name, given in self._given.items()
-                if any(isinstance(one, ast.Name) and one.id == both for one in given.inputs.values())
+                if any(isinstance(one, ast.Name) and one.id == both for one in given.inputs[0].values())
             ]
             where = takes[0] if takes and not self._written.inputs else ("inputs", both)
             raise self._source.error(f"{told}: a query takes tensors, or what its models read, not both", *where)
@@ -564,17 +590,21 @@ class _Reading:
                 needs(outputs[name])
         return outputs
 
+    def _all(self, node: int) -> list[Tensor | None]:
+        """Return all that a step takes, and its condition."""
+        return [*[one for takes in self._takes[node] for one in takes], self._whens[node]]
+
     def _check_used(self, outputs: Sequence[Tensor]) -> None:
         """Raise `QueryError` for a node that no output depends on, and for an input that nothing reads."""
         used, found = set[int](), nodes_of(*outputs)
         while found - used:
             used |= found
-            found = {one for number in used for one in nodes_of(*self._takes[number], self._whens[number])}
+            found = {one for number in used for one in nodes_of(*self._all(number))}
         for number, name in enumerate(self._nodes):
             if number not in used:
                 what = "name it in an output, or in what leads to one, or take the node out"
                 raise self._source.error(f"nothing comes of node {name}: {what}", "nodes", name)
-        each = (*outputs, *(one for some in self._takes for one in some), *self._whens)
+        each = (*outputs, *(one for number in range(len(self._takes)) for one in self._all(number)))
         read = {ref.place for one in each if one is not None for ref in refs_in(one) if ref.node == INPUT}
         for place, name in enumerate(self._inputs):
             if place not in read:
@@ -585,9 +615,10 @@ class _Reading:
 class _Reads:
     """What is made of raw inputs as `model` makes it, for `node` and those after it that read alike.
 
-    `raw` has pairs: what the model reads, and the query's input.
+    Its tensors are called after its `name`. `raw` has pairs: what the model reads, and the query's input.
     """
 
+    name: str
     node: str
     model: ModelSpec
     raw: tuple[tuple[str, str], ...]
@@ -595,12 +626,12 @@ class _Reads:
     @property
     def told(self) -> Read:
         """What the server is to do."""
-        makes = tuple([(spec.name, f"{self.node}.{spec.name}") for spec in self.model.inputs])
+        makes = tuple([(spec.name, f"{self.name}.{spec.name}") for spec in self.model.inputs])
         return Read(self.model.name, self.raw, makes)
 
     def dim(self, name: str) -> str:
         """Return what the query calls a dimension of the model: texts have other lengths for each that reads them."""
-        return f"{name}_{self.node}"
+        return f"{name}_{self.name}"
 
     def named(self, spec: TensorSpec) -> TensorSpec:
         """Return an input of the model with the query's dimensions."""
@@ -610,12 +641,24 @@ class _Reads:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A table `[nodes.NAME]` with its models and its parsed expressions; `inputs` are in the order of the models'."""
+    """A table `[nodes.NAME]` with its models and its parsed expressions.
+
+    `inputs`, in the order of a model's, are the same for all models, or there are some for each, where they read.
+    """
 
     written: WrittenNode
     models: tuple[ModelSpec, ...]
-    inputs: Mapping[str, ast.expr]
+    inputs: tuple[Mapping[str, ast.expr], ...]
     when: ast.expr | None
+
+    @property
+    def parts(self) -> list["_Given"]:
+        """The table for all of its models, or for each, where these take something else each."""
+        if len(self.inputs) < len(self.models):
+            return [self]
+        return [
+            replace(self, models=(model,), inputs=(own,)) for model, own in zip(self.models, self.inputs, strict=True)
+        ]
 
     @property
     def gives(self) -> dict[str, Kind]:
@@ -646,13 +689,16 @@ def _models(
         if any(spec.dtype not in COMPUTED_DTYPES for spec in tensors):
             told = f"queries compute with {', '.join(COMPUTED_DTYPES)} alone"
             raise source.error(f"model {name} has tensors of another dtype ({_told(tensors)}): {told}", *where)
-    first, *others = chosen = tuple(models[name] for name in names)
-    for model in others:
-        for what, ours, theirs in (("inputs", first.inputs, model.inputs), ("outputs", first.outputs, model.outputs)):
-            if [spec.unlimited() for spec in ours] != [spec.unlimited() for spec in theirs]:
-                told = f"{first.name} has {_told(ours)}; {model.name} has {_told(theirs)}"
-                raise source.error(f"models of one node need the same {what}: {told}", *where)
-    return chosen
+    return tuple(models[name] for name in names)
+
+
+def _check_alike(source: Source, node: str, models: Sequence[ModelSpec], what: Literal["inputs", "outputs"]) -> None:
+    """Raise `QueryError` unless the models of a node have the same inputs, or outputs."""
+    each: list[tuple[TensorSpec, ...]] = [getattr(model, what) for model in models]
+    for model, theirs in zip(models, each, strict=True):
+        if [spec.unlimited() for spec in each[0]] != [spec.unlimited() for spec in theirs]:
+            told = f"{models[0].name} has {_told(each[0])}; {model.name} has {_told(theirs)}"
+            raise source.error(f"models of one node need the same {what}: {told}", "nodes", node, "models")
 
 
 def _told(tensors: tuple[TensorSpec, ...]) -> str:

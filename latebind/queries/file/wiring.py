@@ -88,12 +88,12 @@ Tensor: TypeAlias = Ref | Apply
 class Wiring:
     """All expressions of a query, by the number of the node.
 
-    `inputs[node]` are in the order of its models' inputs, which are the same for all of its models. `conditions[node]`
-    is None for a node without condition. `outputs` are in the order of the query's outputs. Every tensor has the dtype
-    and shape of the place that it is copied to.
+    `inputs[node]` has for each of its models what that takes, in the order of its inputs. `conditions[node]` is None
+    for a node without condition. `outputs` are in the order of the query's outputs. Every tensor has the dtype and
+    shape of the place that it is copied to.
     """
 
-    inputs: tuple[tuple[Tensor, ...], ...]
+    inputs: tuple[tuple[tuple[Tensor, ...], ...], ...]
     conditions: tuple[Tensor | None, ...]
     outputs: tuple[Tensor, ...]
 

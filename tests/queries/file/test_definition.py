@@ -39,7 +39,11 @@ def test_a_query_looks_like_a_model(tmp_path: Path) -> None:
         ("animals", ("animals",)),
     ]
     assert [step.after for step in spec.steps] == [(), (0,), (0,)]
-    assert [step.sources for step in spec.steps] == [("image",), ("cars.inputs.input",), ("animals.inputs.input",)]
+    assert [[takes.sources for takes in step.inputs] for step in spec.steps] == [
+        [("image",)],
+        [("cars.inputs.input",)] * 2,
+        [("animals.inputs.input",)],
+    ]
 
 
 def test_options_are_read_and_may_be_left_out(tmp_path: Path) -> None:
@@ -101,7 +105,8 @@ def test_expressions_have_the_numbers_of_nodes_as_they_run(tmp_path: Path) -> No
     image = Ref(INPUT, 0, Kind("float32", (3, 32, 32)))
     small = Kind("float32", (3, 16, 16))
     cut: Tensor = Apply("crop_to", (image, Ref(0, 1, Kind("float32", (4,))), Literal(16), Literal(16)), small)
-    assert wiring.inputs == ((image,), (cut,), (Apply("resize", (image, Literal(16), Literal(16)), small),))
+    resized = Apply("resize", (image, Literal(16), Literal(16)), small)
+    assert wiring.inputs == (((image,),), ((cut,), (cut,)), ((resized,),))
     assert wiring.outputs == (Apply("first", (Ref(1, 0, SCORES), Ref(2, 0, SCORES)), SCORES),)
 
 

@@ -17,6 +17,7 @@ LABELS = ("car", "bird", "cat")
 TEXT, PAIR = RawInput("text", Media.TEXT), RawInput("text_pair", Media.TEXT, optional=True)
 IDS = TensorSpec("ids", "int64", (512,), padding=0, limit=300, sizes=("L",))
 LOGITS = TensorSpec("logits", "float32", (3,))
+TAGS = TensorSpec("logits", "float32", (512, 3), sizes=("L", 3))
 VECTOR = TensorSpec("embedding", "float32", (4,))
 PIXELS = TensorSpec("pixels", "float32", (3, 32, 32))
 CLASSES = About(Task.CLASSIFY, (TEXT, PAIR), LABELS, Activation.SOFTMAX)
@@ -37,7 +38,9 @@ MODELS = {
         reader("renamed", replace(CLASSES, labels=("a", "b", "b")), LOGITS),
         reader("embeds", About(Task.EMBED, (TEXT,)), VECTOR),
         reader("ranks", About(Task.RERANK, (TEXT, PAIR)), replace(LOGITS, shape=(1,))),
-        reader("tags", About(Task.TAG, (TEXT,), LABELS), TensorSpec("logits", "float32", (512, 3), sizes=("L", 3))),
+        reader("tags", About(Task.TAG, (TEXT,), LABELS), TAGS),
+        reader("tags-too", About(Task.TAG, (TEXT,), LABELS), TAGS),
+        ModelSpec("judges", "1", (replace(TAGS, name="tags"),), (LOGITS,), 2, 8, dims=(Dim("L", 1, 512),)),
         ModelSpec(
             "sees",
             "1",
@@ -101,7 +104,7 @@ def test_models_that_read_alike_share_what_is_made_and_others_have_their_own(tmp
         ("other.ids", ("L_other",), (512,), 300),
     ]
     assert spec.dims == (Dim("L_gate", 1, 256), Dim("L_pair", 1, 512), Dim("L_other", 1, 512))
-    assert [(step.sources, step.dims) for step in spec.steps] == [
+    assert [(takes.sources, takes.dims) for step in spec.steps for takes in step.inputs] == [
         (("gate.ids",), (("L", "L_gate"),)),
         (("gate.ids",), (("L", "L_gate"),)),
         (("pair.ids",), (("L", "L_pair"),)),
@@ -167,7 +170,7 @@ NINE = "".join([node(f"n{place}", "small", inputs__text=f"t{place}") for place i
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (node("gate", "small", "other") + A, "2: small and other read what clients send in diff"),
+        (node("gate", "small", "plain") + gives(a="gate.logits"), "2: plain takes tensors, which the models beside it"),
         (GATE + node("b", "plain") + gives(a="b.logits", c="gate.logits"), "5: pixels is a tensor, and sentence"),
         (GATE + node("b", "sees", inputs__image="sentence") + B, "8: sentence is a text for gate and"),
         (GATE + node("b", "small", inputs__text="gate") + B, "8: nodes.b.inputs.text: gate is a node"),
@@ -224,3 +227,26 @@ def test_altered_files_are_read_or_refused_with_their_place(tmp_path: Path) -> N
             refused.append(str(error))
     assert min(taken, len(refused)) > 20
     assert [told for told in refused if not told.startswith(f"{tmp_path}/asks.query.toml:")] == []
+
+
+def test_models_of_one_node_may_read_in_ways_of_their_own(tmp_path: Path) -> None:
+    spec = spec_of(
+        tmp_path,
+        node("gate", "small", "twin", "large", "other", inputs__text="sentence")
+        + node("gate_1", "ranks", inputs__text="sentence")
+        + gives(a="gate.logits", b="gate_1.logits"),
+    )
+    assert [(read.model, read.makes) for read in spec.reads] == [
+        ("small", (("ids", "gate.ids"),)),
+        ("other", (("ids", "gate_2.ids"),)),
+    ]
+    assert spec.dims == (Dim("L_gate", 1, 256), Dim("L_gate_2", 1, 512))
+    assert [takes.sources for takes in spec.steps[0].inputs] == [("gate.ids",)] * 3 + [("gate_2.ids",)]
+    assert spec.steps[1].inputs[0].sources == ("gate.ids",)
+
+
+def test_what_is_as_long_as_its_row_has_one_length_for_each_way_to_read(tmp_path: Path) -> None:
+    judge = '[nodes.b]\nmodels = ["judges"]\ninputs.tags = "tag.logits"\n[outputs]\na = "b.logits"\n'
+    with pytest.raises(QueryError, match="they read in different ways: give each a node of its own"):
+        read(tmp_path, node("tag", "tags", "tags-too") + judge)
+    assert len(read(tmp_path, node("tag", "tags") + judge).query.nodes) == 2

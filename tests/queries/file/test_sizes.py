@@ -62,7 +62,7 @@ def test_dimensions_are_those_of_the_models_that_take_an_input_unchanged(tmp_pat
         TensorSpec("verdict", "float32", (10,)),
         TensorSpec("first", "float32", (3,)),
     )
-    assert {step.name: dict(step.dims) for step in spec.steps} == {
+    assert {step.name: dict(step.inputs[0].dims) for step in spec.steps} == {
         "tag": {"T": "T"},
         "read": {"L": "T"},
         "judge": {"N": "T // 2"},
@@ -78,7 +78,7 @@ def test_clients_may_send_images_of_any_size_to_models_of_one(tmp_path: Path) ->
     assert spec.dims == (Dim("H", 32, 1024, 32), Dim("W", 1, 99))
     assert spec.inputs == (TensorSpec("image", "float32", (3, 1024, 99), sizes=(3, "H", "W")),)
     assert spec.outputs[2].sizes == (3, "H", "W")
-    assert [step.dims for step in spec.steps] == [(), (("N", 2),)]
+    assert [step.inputs[0].dims for step in spec.steps] == [(), (("N", 2),)]
 
 
 @pytest.mark.parametrize(

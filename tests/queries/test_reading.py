@@ -418,7 +418,7 @@ def test_a_hundred_odd_texts_are_read_or_refused(served: Served) -> None:
             assert reply.json()["error"].startswith("element 0 of 'text")
 
 
-# Engines and versions -------------------------------------------------------------------------------------------------------------
+# Engines and versions -------------------------------------------------------------------------------------------------
 
 
 def test_a_query_is_read_as_before_by_the_engine_that_follows_one_that_died(folder: Path) -> None:

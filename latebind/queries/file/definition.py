@@ -4,7 +4,6 @@
 """
 
 import ast
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,20 +11,14 @@ from itertools import chain, count, product
 from keyword import iskeyword
 from math import prod
 from pathlib import Path
-from typing import Annotated, Literal
-
-from msgspec import Meta, Struct
 
 from latebind.domain.errors import QueryError
 from latebind.domain.model import (
-    COMPUTED_DTYPES,
     NOTHING_KNOWN,
     About,
-    Media,
     ModelSpec,
     RawInput,
     Read,
-    StageKind,
     StepInputs,
     StepSpec,
     Task,
@@ -33,10 +26,22 @@ from latebind.domain.model import (
 )
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.domain.sizes import Dim, Size, in_terms, names_in, size_of
-from latebind.domain.wording import instead
 from latebind.queries import PLANNERS
 from latebind.queries.file.language import condition, parse, tensor
 from latebind.queries.file.source import Source
+from latebind.queries.file.tables import (
+    WORD,
+    WrittenInput,
+    WrittenNode,
+    WrittenQuery,
+    accuracies_of,
+    check_alike,
+    check_names,
+    declared_input,
+    input_of,
+    largest,
+    models_of,
+)
 from latebind.queries.file.wiring import (
     EITHER,
     INPUT,
@@ -54,50 +59,10 @@ from latebind.queries.file.wiring import (
 from latebind.repository.directory import NAME
 
 ENDING = ".query.toml"
-LONGEST_MS = 3_600_000.0
-MOST = 64  # entries of a table or an array
-MOST_BYTES = 1 << 28  # of one tensor that clients send
 MOST_READS = 8  # of a query: a short text is read by all of them at once
 ASKED = frozenset({Task.EMBED, Task.CLASSIFY, Task.RERANK})  # what the answer of a query may be for
-WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")  # a name that expressions can use
 
-Entries = Annotated[dict[str, object], Meta(max_length=MOST)]
-Texts = Annotated[tuple[str, ...], Meta(max_length=MOST)]
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Side = Annotated[int, Meta(ge=1)] | str  # a name of a dimension
 MOST_TRIED = 1 << 16  # sizes for which a computed one is compared with what a model allows
-
-
-class WrittenInput(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table `[inputs.NAME]`."""
-
-    dtype: str | None = None
-    shape: Annotated[tuple[Side, ...], Meta(max_length=MOST)] | None = None
-    kind: str | None = None  # of a raw input: text, picture or sound
-
-
-class WrittenNode(Struct, frozen=True, forbid_unknown_fields=True):
-    """A table `[nodes.NAME]`."""
-
-    models: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MOST)]
-    accuracy: Annotated[tuple[Share, ...], Meta(max_length=MOST)] | None = None
-    inputs: Annotated[dict[str, str], Meta(max_length=MOST)] = {}
-    when: str | None = None
-    after: Texts = ()
-
-
-class WrittenQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as a whole; what its tables hold is read table by table, so that errors know their lines."""
-
-    deadline_ms: Annotated[float, Meta(gt=0.0, le=LONGEST_MS)] | None = None
-    planner: str = PlannerConfig().name
-    replan: bool = True
-    version: Annotated[str, Meta(pattern=r"^[0-9]{1,18}$")] = "1"
-    inputs: Entries | None = None
-    dims: Entries = {}
-    conditions: Entries = {}
-    nodes: Entries = {}
-    outputs: Entries = {}
 
 
 def read_query(
@@ -160,7 +125,7 @@ class _Reading:
         self.name = query_name(path)
         if self.name in models:
             raise self._source.error(f"there is a model {self.name} as well: give the query's file another name")
-        _check_names(self._source, self._written)
+        check_names(self._source, self._written)
         self._measured = measured
         self._readers = readers
         self._reads: dict[object, _Reads] = {}  # by what makes them the same
@@ -195,9 +160,9 @@ class _Reading:
         spec = ModelSpec(
             name=self.name,
             version=written.version,
-            inputs=tuple(_largest(one, dims) for one in self._inputs.values()),
+            inputs=tuple(largest(one, dims) for one in self._inputs.values()),
             outputs=tuple(
-                _largest(TensorSpec(each, one.kind.dtype, (), sizes=one.kind.shape, labels=one.kind.texts), dims)
+                largest(TensorSpec(each, one.kind.dtype, (), sizes=one.kind.shape, labels=one.kind.texts), dims)
                 for each, one in outputs.items()
             ),
             stages=len(self._nodes),
@@ -275,7 +240,7 @@ class _Reading:
     def _given_for(self, name: str, value: object, models: Mapping[str, ModelSpec]) -> "_Given":
         """Return the table `[nodes.NAME]`, with expressions parsed."""
         written = self._source.typed(WrittenNode, value, "nodes", name)
-        chosen = _models(self._source, name, written.models, models)
+        chosen = models_of(self._source, name, written.models, models)
         given = {one: self._parse(text, "nodes", name, "inputs", one) for one, text in written.inputs.items()}
         when = None if written.when is None else self._parse(written.when, "nodes", name, "when")
         known, raw = [spec.name for spec in chosen[0].inputs], [one.name for one in chosen[0].about.raw]
@@ -284,13 +249,13 @@ class _Reading:
                 where, take = ("nodes", name, "inputs", one), ", ".join((*raw, *known))
                 raise self._source.error(f"{'.'.join(where):.200} is not known here: take {take}", *where)
         if raw and not any(one in known for one in given):
-            _check_alike(self._source, name, chosen, "outputs")
+            check_alike(self._source, name, chosen, "outputs")
             return _Given(written, chosen, tuple([self._read_by(name, model, given) for model in chosen]), when)
         if beside := [one for one in given if one in raw]:
             where, other = ("nodes", name, "inputs", beside[0]), next(one for one in given if one in known)
             raise self._source.error(f"{beside[0]} takes the place of {other} and the like: give one of them", *where)
-        _check_alike(self._source, name, chosen, "inputs")
-        _check_alike(self._source, name, chosen, "outputs")
+        check_alike(self._source, name, chosen, "inputs")
+        check_alike(self._source, name, chosen, "outputs")
         for one in known:
             if one not in given and not one.isidentifier():
                 told = f"nodes.{name}.inputs has nothing for {one!r}: say what the model is to take there"
@@ -367,7 +332,7 @@ class _Reading:
         node = Node(
             name=name,
             models=given.written.models,
-            accuracies=_accuracies(self._source, name, given.written, self._measured),
+            accuracies=accuracies_of(self._source, name, given.written, self._measured),
             after=tuple(sorted(nodes_of(*every) | after)),
             needs=tuple(sorted(tuple(sorted(group)) for group in groups)),
             guarded=when is not None,
@@ -539,14 +504,14 @@ class _Reading:
                     if isinstance(expression, ast.Name) and expression.id not in {*self._given, *self._parsed}:
                         passed.setdefault(expression.id, []).append(spec)
         made = {
-            name: self._made[name].named(_input(name, taken)) for name, taken in passed.items() if name in self._made
+            name: self._made[name].named(input_of(name, taken)) for name, taken in passed.items() if name in self._made
         }
         if self._written.inputs is None:
-            tensors = {name: _input(name, taken) for name, taken in passed.items() if name not in made}
+            tensors = {name: input_of(name, taken) for name, taken in passed.items() if name not in made}
         else:
             self._check_raw(self._written.inputs)
             tensors = {
-                name: _declared(self._source, name, value, passed.get(name, ()), self._dims)
+                name: declared_input(self._source, name, value, passed.get(name, ()), self._dims)
                 for name, value in self._written.inputs.items()
                 if name not in self._raw
             }
@@ -670,125 +635,3 @@ class _Given:
         if kinds[logits].shape == (len(labels),):
             kinds[logits] = replace(kinds[logits], classes=labels)
         return kinds
-
-
-def _models(
-    source: Source, node: str, names: tuple[str, ...], models: Mapping[str, ModelSpec]
-) -> tuple[ModelSpec, ...]:
-    where = "nodes", node, "models"
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise source.error(f"{'.'.join(where)} has {name!r:.100} twice: name each once", *where)
-        if name not in models:
-            there = ", ".join(models) or "none"
-            raise source.error(f"there is no model {name!r:.200}: there are {there:.1000}", *where)
-        if any(kind is not StageKind.STATIC for kind in models[name].kinds):
-            why = "a step of a query must answer in one pass"
-            raise source.error(f"model {name} is a sequence model, which answers step by step: {why}", *where)
-        tensors = (*models[name].inputs, *models[name].outputs)
-        if any(spec.dtype not in COMPUTED_DTYPES for spec in tensors):
-            told = f"queries compute with {', '.join(COMPUTED_DTYPES)} alone"
-            raise source.error(f"model {name} has tensors of another dtype ({_told(tensors)}): {told}", *where)
-    return tuple(models[name] for name in names)
-
-
-def _check_alike(source: Source, node: str, models: Sequence[ModelSpec], what: Literal["inputs", "outputs"]) -> None:
-    """Raise `QueryError` unless the models of a node have the same inputs, or outputs."""
-    each: list[tuple[TensorSpec, ...]] = [getattr(model, what) for model in models]
-    for model, theirs in zip(models, each, strict=True):
-        if [spec.unlimited() for spec in each[0]] != [spec.unlimited() for spec in theirs]:
-            told = f"{models[0].name} has {_told(each[0])}; {model.name} has {_told(theirs)}"
-            raise source.error(f"models of one node need the same {what}: {told}", "nodes", node, "models")
-
-
-def _told(tensors: tuple[TensorSpec, ...]) -> str:
-    return ", ".join(
-        f"{spec.name} ({Kind(spec.dtype, spec.sizes or spec.shape)}"
-        f"{'' if spec.padding is None else f', padded with {spec.padding}'})"
-        for spec in tensors
-    )
-
-
-def _accuracies(source: Source, node: str, written: WrittenNode, measured: Mapping[str, float]) -> tuple[float, ...]:
-    models, given = written.models, written.accuracy
-    if given is not None:
-        if len(given) != len(models):
-            told = f"accuracy has {len(given)} numbers for {len(models)} models: give one each"
-            raise source.error(told, "nodes", node, "accuracy")
-        return given
-    unknown = [model for model in models if model not in measured]
-    if unknown and len(models) > 1:
-        how = "give accuracy = [...], a share for each model, or build with labelled data"
-        raise source.error(f"nothing is known of how often {', '.join(unknown)} is right: {how}", "nodes", node)
-    return tuple(measured.get(model, 1.0) for model in models)
-
-
-def _check_names(source: Source, written: WrittenQuery) -> None:
-    """Raise `QueryError` for names that expressions cannot use, or that mean two things."""
-    known = set[str]()
-    for table, names in (
-        ("nodes", written.nodes),
-        ("conditions", written.conditions),
-        ("inputs", written.inputs or ()),
-    ):
-        for name in names:
-            if not WORD.fullmatch(name) or iskeyword(name):
-                wanted = "a letter or _, then letters, digits or _, 64 at most, and no word of the language"
-                raise source.error(f"{name[:200]!r} is no name: {wanted}", table, name)
-            if name in known:
-                told = f"{name} has two meanings: nodes, conditions and inputs need names of their own"
-                raise source.error(told, table, name)
-        known.update(names)
-
-
-def _input(name: str, taken: Sequence[TensorSpec]) -> TensorSpec:
-    """Return the input of a query that models take unchanged: what all of them can take."""
-    first, limits = taken[0], [(spec.limit, spec.least) for spec in taken if spec.limit is not None]
-    return TensorSpec(
-        name,
-        first.dtype,
-        first.shape,
-        first.padding,
-        min((limit for limit, _ in limits), default=None),
-        max((least for _, least in limits), default=0),
-        min((spec.largest for spec in taken if spec.largest is not None), default=None),
-        first.sizes,
-    )
-
-
-def _largest(spec: TensorSpec, dims: Sequence[Dim]) -> TensorSpec:
-    """Return a tensor with the largest shape that it can have; without sizes where none varies."""
-    if not spec.sizes:
-        return spec
-    shape = spec.shape_of({dim.name: dim.most for dim in dims})
-    return replace(spec, shape=shape, sizes=() if shape == spec.sizes else spec.sizes)
-
-
-def _declared(
-    source: Source, name: str, value: object, taken: Sequence[TensorSpec], dims: Mapping[str, Dim]
-) -> TensorSpec:
-    written, where = source.typed(WrittenInput, value, "inputs", name), ("inputs", name)
-    if written.kind is not None:
-        known_kinds = ", ".join(Media)
-        told = f'no model reads {name}: name it in a node, as inputs.{written.kind} = "{name}"'
-        if written.kind not in set(Media):
-            told = f"inputs.{name}.kind is {written.kind!r:.50}: take {known_kinds}, or dtype and shape for a tensor"
-        raise source.error(told, *where, "kind")
-    if not taken and (written.dtype is None or written.shape is None):
-        missing = "dtype" if written.dtype is None else "shape"
-        told = f"inputs.{name}.{missing} is missing: no model takes {name} unchanged, so it must be said here"
-        raise source.error(told, *where)
-    known = _input(name, taken) if taken else TensorSpec(name, "float32", ())
-    dtype = known.dtype if written.dtype is None else written.dtype
-    if dtype not in COMPUTED_DTYPES:
-        raise source.error(f"inputs.{name}.dtype is {dtype!r:.50}: take {', '.join(COMPUTED_DTYPES)}", *where, "dtype")
-    spec = replace(known, dtype=dtype)
-    if written.shape is not None:
-        for size in written.shape:
-            if isinstance(size, str) and size not in dims:
-                told = f"no dimension is called {size!r:.50}{instead(size, dims)}; declare it in [dims]"
-                raise source.error(f"inputs.{name}.shape: {told}", *where, "shape")
-        spec = _largest(replace(spec, shape=(), sizes=written.shape), list(dims.values()))
-    if spec.row_bytes > MOST_BYTES:
-        raise source.error(f"{name} has {spec.row_bytes} bytes: {MOST_BYTES} at most", *where, "shape")
-    return spec

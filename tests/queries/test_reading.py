@@ -432,11 +432,14 @@ def test_a_query_is_read_as_before_by_the_engine_that_follows_one_that_died(fold
             reads = engines.preprocessor("vector")
             async with Frontend(engines, FrontendConfig(port=0, deadline=PATIENCE)) as frontend:
                 os.kill(engines.process_id, SIGKILL)
+                while engines.ready():  # a call that this engine has been sent fails with it
+                    await asyncio.sleep(0.01)
                 reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
                 for piece in written("vector", [body], None, chunked=False):
                     writer.write(piece)
                 reply = json.loads((await read_reply(reader)).data)
                 writer.close()
+            assert "error" not in reply, reply
             close(outputs(reply)["embedding"], answered(tokenizer, "embedder", text))
             assert (await engines.metrics())["restarts"] == 1
             assert engines.preprocessor("vector") is reads

@@ -21,8 +21,10 @@ import tritonclient.http as triton_http
 from PIL import Image
 from tokenizers import Tokenizer
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 from latebind.bench.server import serving
+from latebind.cli.main import app
 from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
 from latebind.domain.model import About, Media, RawInput, Task
 from latebind.engine.catalogue import Catalogue
@@ -320,6 +322,15 @@ def test_metadata_tell_texts_and_labels_as_bytes(served: Served) -> None:
         ("TYPE_STRING", [1]),
     ]
     assert config["input"] == [{"name": "sentence", "data_type": "TYPE_STRING", "dims": [1]}]
+
+
+def test_what_queries_read_is_listed(folder: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["models", str(folder), "--json", str(tmp_path / "told.json")])
+    assert result.exit_code == 0
+    queries = json.loads((tmp_path / "told.json").read_text())["queries"]
+    takes = {one["query"]: one["takes"] for one in queries}
+    assert takes["route"] == "sentence (text)"
+    assert takes["scene"] == "image (picture), text (text)"
 
 
 def test_a_row_in_plain_json_is_answered_with_its_label(served: Served) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import wave
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from latebind.domain.model import Activation, Task
 from latebind.domain.sizes import Dim
+from latebind.folders.build import build_folder, read_folder
+from tests.building import made_once
 
 transformers = pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
@@ -34,16 +37,17 @@ SENTENCES = (
 )
 WORDS = tuple(word for sentence in SENTENCES for word in sentence.split())
 KNOWN = 300  # tokens
+LAYERS = 2 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 1  # two take twice as long to export
 LONGEST = 48
 NARROW: dict[str, Any] = {
     "hidden_size": 32,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": LAYERS,
     "num_attention_heads": 2,
     "intermediate_size": 64,
     "max_position_embeddings": LONGEST,
 }
 SMALL: dict[str, Any] = {
-    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 2, "intermediate_size": 64,
 }  # fmt: skip
 CLASSES = {0: "no", 1: "yes", 2: "perhaps"}
 
@@ -176,7 +180,14 @@ CASES = {
         "DistilBertConfig",
         Task.CLASSIFY,
         word_piece,
-        {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 64, "max_position_embeddings": LONGEST, **_named(3)},
+        {
+            "dim": 32,
+            "n_layers": LAYERS,
+            "n_heads": 2,
+            "hidden_dim": 64,
+            "max_position_embeddings": LONGEST,
+            **_named(3),
+        },
         Activation.SOFTMAX,
         labels=3,
     ),
@@ -212,7 +223,7 @@ CASES = {
         "ModernBertConfig",
         Task.TAG,
         word_piece,
-        {**NARROW, **_named(3), "pad_token_id": 0, "local_attention": 16},
+        {**NARROW, **_named(3), "num_hidden_layers": 2, "pad_token_id": 0, "local_attention": 16},
         Activation.SOFTMAX,
         labels=3,
     ),
@@ -325,6 +336,17 @@ def make_folder(name: str, folder: Path, *, seed: int = 0) -> Path:
     if case.pooling:
         add_modules(folder, case.pooling, dense=case.dense)
     return folder
+
+
+def made_case(factory: pytest.TempPathFactory, name: str) -> Path:
+    """Return where `folder` is that of a case and `models` has the model of its name, built once for a whole run."""
+
+    def make(place: Path) -> None:
+        read = read_folder(str(make_folder(name, place / "folder")), dims=CASES[name].dims)
+        directory = place / "models" / name / "1"
+        build_folder(read, directory=directory, name=name, backends=["eager"], max_batch=2, max_overhead=None)
+
+    return made_once(factory, f"case-{name}", make)
 
 
 def save(model: str, config: str, settings: dict[str, Any], folder: Path, *, seed: int = 0, **how: Any) -> None:

@@ -1,6 +1,7 @@
 """Folders of many architectures, over all tasks: what is built answers raw inputs as the folder's own pipeline does."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from latebind.domain.model import Media, Task
-from latebind.folders.build import Folder, build_folder, read_folder
+from latebind.folders.build import read_folder
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.preprocessor import Raw
 from latebind.preprocessing.settings import PREPROCESSING, TOKENIZER
@@ -19,39 +20,32 @@ from latebind.program.program import Program
 from latebind.program.stored import read_model
 from latebind.program.verify import relative_error
 from latebind.repository.directory import ModelDirectory
-from tests.folders.making import CASES, make_folder, pictures, reference, sounds, texts
+from tests.folders.making import CASES, made_case, make_folder, pictures, reference, sounds, texts
 
 INPUTS = 100
 SAME = 1e-4  # of the largest number
 CHEAP = ("dinov2",)  # in the fast tests
+# Built in a way that another one is built in too: as BERT, BERT with the mean, RoBERTa and Wav2Vec2.
+ALIKE = ("albert", "distilbert", "electra_max", "mpnet", "hubert")
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 OUTPUTS = {Task.EMBED: ("embedding",), Task.DETECT: ("logits", "boxes")}
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was made of a case: the folder, what was read of it, and the model directory."""
+    """What was made of a case: its folder, and the model directory."""
 
-    name: str
     path: Path
-    folder: Folder
     directory: ModelDirectory
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Built]:
     """Return a function that builds a case once."""
-    made: dict[str, Built] = {}
 
     def build(name: str) -> Built:
-        if name not in made:
-            place = tmp_path_factory.mktemp(name)
-            path = make_folder(name, place / "folder")
-            folder = read_folder(str(path), dims=CASES[name].dims)
-            report = build_folder(
-                folder, directory=place / name / "1", name=name, backends=["eager"], max_batch=2, max_overhead=None
-            )
-            made[name] = Built(name, path, folder, report.directory)
-        return made[name]
+        place = made_case(tmp_path_factory, name)
+        return Built(place / "folder", ModelDirectory.open(place / "models" / name / "1"))
 
     return build
 
@@ -67,14 +61,20 @@ def answers(built: Built, given: dict[str, Sequence[Raw]]) -> list[tuple[torch.T
     return found
 
 
-slow = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in CHEAP]
+def cases() -> list[Any]:
+    """All cases, with their marks; those that differ from another in their weights' names alone run thoroughly."""
+    rare = [] if THOROUGH else [pytest.mark.skip("much like another: HYPOTHESIS_PROFILE=thorough runs it")]
+    return [
+        pytest.param(name, marks=[*[pytest.mark.slow] * (name not in CHEAP), *(rare if name in ALIKE else [])])
+        for name in CASES
+    ]
 
 
-@pytest.mark.parametrize("name", [*CHEAP, *slow])
+@pytest.mark.parametrize("name", cases())
 def test_answers_to_raw_inputs_are_those_of_the_folders_own_pipeline(name: str, build: Callable[[str], Built]) -> None:
     case, built = CASES[name], build(name)
-    about, stored = built.folder.about, read_model(built.directory)
-    assert stored.about == about
+    stored = read_model(built.directory)
+    about = stored.about
     assert (about.task, about.activation, len(about.labels)) == (case.task, case.activation, case.labels)
     assert about.raw[0].name == case.of
     assert [spec.name for spec in stored.outputs] == [*OUTPUTS.get(case.task, ("logits",))]

@@ -1,6 +1,7 @@
 """What is not built from a folder, each with one sentence; and that nothing of a folder is ever run or unpickled."""
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -291,6 +292,7 @@ def test_what_reads_pictures_beside_texts_or_has_a_decoder_is_refused(tmp_path: 
     assert "reads decoder_input_ids beside input_ids" in refusal(tmp_path / "t5")
 
 
+ALTERED = 20 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 5  # configurations of each folder
 WILD: tuple[Any, ...] = (
     None,
     True,
@@ -319,7 +321,7 @@ def test_configurations_that_were_altered_anyhow_are_refused_or_read_and_nothing
     (folder / "mine.py").write_text(f"open({str(ran)!r}, 'w').write('{RAN}')\n")
     files = [file for file in folder.rglob("*.json") if file.name != "tokenizer.json"]
     before = {file: file.read_text() for file in files}
-    for _ in range(20):
+    for _ in range(ALTERED):
         file = random.choice(files)
         said = json.loads(before[file])
         for _ in range(random.randint(1, 3)):

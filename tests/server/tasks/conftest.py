@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="session")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server of a single model, as TEI is one, which needs a token."""
-    folder = made_once(tmp_path_factory, "reader", lambda folder: build_readers(folder, ["embedder"]))
+    readers = made_once(tmp_path_factory, "readers", lambda folder: build_readers(folder, ALL))
+    folder = tmp_path_factory.mktemp("reader")
+    shutil.copytree(readers / "embedder", folder / "embedder")
     token = tmp_path_factory.mktemp("token") / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)

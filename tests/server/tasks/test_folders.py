@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 from urllib.request import urlopen
 
@@ -13,24 +14,16 @@ from huggingface_hub import InferenceClient
 
 from latebind.bench.server import serving
 from latebind.folders.build import build_folder, read_folder
-from tests.folders.making import LONGEST, NARROW, byte_pairs, save, texts, transformers, word_piece
+from tests.folders.making import LONGEST, NARROW, byte_pairs, made_case, save, texts, transformers, word_piece
 from tests.server.conftest import PATIENCE
 
 TAGS = dict(enumerate(("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "MISC")))
-INTENTS = dict(enumerate(("alarm", "weather", "music", "money")))
 ROBERTA = {"type_vocab_size": 1, "max_position_embeddings": LONGEST + 2, "pad_token_id": 1}
 CASES: dict[str, tuple[str, Any, dict[int, str], dict[str, Any]]] = {
     "bert-tags": ("BertForTokenClassification", word_piece, TAGS, {}),
     "roberta-tags": ("RobertaForTokenClassification", byte_pairs, TAGS, ROBERTA),
-    "bert-intents": ("BertForSequenceClassification", word_piece, INTENTS, {}),
-    "cross-encoder": ("BertForSequenceClassification", word_piece, {0: "LABEL_0"}, {}),
-    "roberta-intents": (
-        "RobertaForSequenceClassification",
-        byte_pairs,
-        INTENTS,
-        {**ROBERTA, "problem_type": "multi_label_classification"},
-    ),
 }
+SHARED = ("bert", "roberta_many", "cross_encoder")  # built for other tests too
 
 
 def short_texts() -> list[str]:
@@ -60,7 +53,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         save(model, model.partition("For")[0] + "Config", settings, place / "folders" / name)
         made.save_pretrained(place / "folders" / name)
         folder = read_folder(str(place / "folders" / name))
-        build_folder(folder, directory=place / "models" / name / "1", name=name, backends=["eager"], max_batch=4)
+        build_folder(
+            folder,
+            directory=place / "models" / name / "1",
+            name=name,
+            backends=["eager"],
+            max_batch=2,
+            max_overhead=None,
+        )
+    for name in SHARED:
+        made = made_case(tmp_path_factory, name)
+        copytree(made / "models" / name, place / "models" / name)
+        copytree(made / "folder", place / "folders" / name)
     with serving(place / "models", "--deadline-ms", str(int(PATIENCE * 1e3))) as url:
         yield Site(url, place / "folders")
 
@@ -83,7 +87,7 @@ def test_tags_are_those_of_transformers_pipeline(site: Site, name: str, strategy
     assert count > 100
 
 
-@pytest.mark.parametrize("name", ["bert-intents", "roberta-intents"])
+@pytest.mark.parametrize("name", ["bert", "roberta_many"])
 def test_classes_are_those_of_transformers_pipeline(site: Site, name: str) -> None:
     client, pipeline = site.client(name), site.pipeline("text-classification", name, top_k=None)
     for text in short_texts():
@@ -95,14 +99,14 @@ def test_classes_are_those_of_transformers_pipeline(site: Site, name: str) -> No
 
 def test_a_cross_encoder_ranks_by_the_networks_own_logits(site: Site) -> None:
     query, *documents = short_texts()[:12]
-    folder = str(site.folders / "cross-encoder")
+    folder = str(site.folders / "cross_encoder")
     reader, network = (
         getattr(transformers, kind).from_pretrained(folder)
         for kind in ("AutoTokenizer", "AutoModelForSequenceClassification")
     )
     with torch.inference_mode():
         logits = [network(**reader(query, text, return_tensors="pt")).logits.item() for text in documents]
-    body = json.dumps({"model": "cross-encoder", "query": query, "documents": documents}).encode()
+    body = json.dumps({"model": "cross_encoder", "query": query, "documents": documents}).encode()
     with urlopen(f"{site.url}/v1/rerank", body, timeout=PATIENCE) as reply:
         results = json.load(reply)["results"]
     assert [one["index"] for one in results] == sorted(range(len(documents)), key=lambda place: -logits[place])

@@ -8,6 +8,7 @@ from shutil import copytree, rmtree
 import pytest
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.compiled import is_compiled
 from latebind.domain.errors import ConfigError, InvalidRequest, NotFound, RepositoryError, Unavailable
 from latebind.engine.engines import EngineStartFailed
 from latebind.engine.order import InUse, backend_imports
@@ -16,6 +17,7 @@ from tests.engine.pretended import BACK_OFF, Shop, open_shop
 from tests.versions import QUERY, add_version, spoil
 
 Patch = pytest.MonkeyPatch
+pytestmark = pytest.mark.skipif(is_compiled(), reason="compiled code takes real engines alone, and these are pretended")
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from latebind.server.gateway import Array
 from latebind.server.limits import Limits
 from latebind.server.rest.infer import Codec, Context, fill, infer, read_call
 from latebind.server.rest.messages import Head
-from latebind.server.rest.protocol import HttpProtocol, Request
+from latebind.server.rest.protocol import Request
 from latebind.server.service import Service
 from tests.server.arithmetic import Arithmetic
 
@@ -28,9 +28,7 @@ class Line:
     """A connection on which the next part of a body comes whenever somebody waits for it."""
 
     def __init__(self, context: Context, parts: Sequence[bytes] = ()) -> None:
-        self.app = self
         self.context = context
-        self.limits = context.limits
         self.held = False
         self.request: Request | None = None
         self._left = list(parts)
@@ -64,7 +62,7 @@ def arriving(
     """A request of whose body one part comes after another; its head may tell the `length`."""
     line = Line(context or Context(Service(Arithmetic()), Limits()), parts)
     head = Head("POST", b"/", [], fields or {}, names, infer, length=length)
-    line.request = kind(cast(HttpProtocol, line), head, keep_alive=True)
+    line.request = kind(line, head, keep_alive=True)
     return line.request
 
 

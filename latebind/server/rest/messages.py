@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
 import orjson
@@ -32,6 +32,23 @@ ABSOLUTE: Final = re.compile(rb"(?i:https?)://([^/?]*)(/[^?]*)?")
 
 class ClientGone(Exception):
     """The client hung up; there is nobody to answer."""
+
+
+class Connection(Protocol):
+    """What a request uses of the connection that its body comes by."""
+
+    @property
+    def context(self) -> "Context":
+        """What the frontend serves with."""
+
+    def hold(self) -> None:
+        """Read nothing more until somebody wants it."""
+
+    def read_on(self) -> None:
+        """Read again if reading is held: nobody waits, but a hang-up is heard."""
+
+    def go_on(self) -> None:
+        """Read again: somebody waits for more of the body."""
 
 
 class Reply(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ import httptools
 from latebind.domain.errors import InvalidRequest, LatebindError, Refused, TooLarge, Unavailable, UserError
 from latebind.server.limits import BodyTimeout, HeadTooLarge, Limits, TooManyConnections, body_too_large
 from latebind.server.rest.compression import Inflater, Receive
-from latebind.server.rest.messages import OWN, ClientGone, Head, Header, Reply, error_reply, reply_to
+from latebind.server.rest.messages import OWN, ClientGone, Connection, Head, Header, Reply, error_reply, reply_to
 
 if TYPE_CHECKING:
     from latebind.server.rest.app import RestApp
@@ -88,7 +88,7 @@ class Request:
     _news: Future[None] | None = None
     _is_watched = False
 
-    def __init__(self, connection: "HttpProtocol", head: Head, *, keep_alive: bool) -> None:
+    def __init__(self, connection: Connection, head: Head, *, keep_alive: bool) -> None:
         self.head = head
         self.names = head.names
         self.fields = head.fields
@@ -166,7 +166,7 @@ class Request:
         parts: list[memoryview] = []
         while missing and await self.available():
             part = self._cut(missing)
-            self._connection.app.context.held.take(len(part))
+            self._connection.context.held.take(len(part))
             self._collected += len(part)
             parts.append(part)
             missing -= len(part)
@@ -175,7 +175,7 @@ class Request:
     def release(self) -> None:
         """Stop counting what was collected."""
         if self._collected:
-            self._connection.app.context.held.give_back(self._collected)
+            self._connection.context.held.give_back(self._collected)
             self._collected = 0
 
     async def read_into(self, place: memoryview) -> bool:
@@ -206,13 +206,13 @@ class Request:
                 piece, self._more = await (self._receive or self._pieces)()
             self._unread = memoryview(piece)
             self.arrived += len(piece)
-            if self.arrived > self._connection.limits.body_bytes:
-                raise body_too_large(self._connection.limits)
+            if self.arrived > self._connection.context.limits.body_bytes:
+                raise body_too_large(self._connection.context.limits)
         return bool(self._unread)
 
     def _begin(self) -> None:
         """Refuse a body that is too large, and see to it that a compressed one is decompressed."""
-        limits, head = self._connection.limits, self.head
+        limits, head = self._connection.context.limits, self.head
         if head.length is not None and head.length > limits.body_bytes:
             raise body_too_large(limits)
         if head.encoding and not self.as_sent:
@@ -236,7 +236,7 @@ class Request:
 
     async def _wait(self) -> None:
         """Wait for news of the body. Only who has to wait gets a timer: a usual body comes with its head."""
-        loop, seconds = get_running_loop(), self._connection.limits.body_seconds
+        loop, seconds = get_running_loop(), self._connection.context.limits.body_seconds
         self._news = news = loop.create_future()
         late = BodyTimeout(f"the body did not arrive within {seconds:g} s")
         timer = loop.call_later(max(0.0, seconds - self._waited), self.refuse, late)
@@ -270,6 +270,7 @@ class HttpProtocol(Protocol):
 
     def __init__(self, app: "RestApp") -> None:
         self.app = app
+        self.context = app.context
         self.limits: Limits = app.context.limits
         self._loop = get_running_loop()
         self._parser = httptools.HttpRequestParser(self)

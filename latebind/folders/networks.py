@@ -240,7 +240,7 @@ def quietly(taken: Taken, failed: str) -> Iterator[None]:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
-    except LatebindError:
+    except (LatebindError, MemoryError):
         raise
     except Exception as error:  # of a library that reads what anybody may have written
         if isinstance(error, ModuleNotFoundError) and error.name == "transformers":  # whoever asks says how to get it

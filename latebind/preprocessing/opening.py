@@ -16,6 +16,7 @@ from latebind.preprocessing.settings import (
     SoundSettings,
     Stored,
     TextSettings,
+    inputs_of,
 )
 from latebind.preprocessing.sounds import SOUND, SoundPreprocessor
 from latebind.preprocessing.text import PAIR, TEXT, TextPreprocessor, most_bytes
@@ -77,7 +78,7 @@ def check_settings(reads: TextSettings | PictureSettings | SoundSettings) -> Non
         case SoundSettings():
             _within("rate", reads.rate, *RATES)
             _within("longest", reads.longest, 1, MOST_SECONDS * reads.rate)
-            _check_inputs([reads.input, *([reads.mask] if reads.mask else [])])
+            _check_inputs(inputs_of(reads))
 
 
 def _check_text(reads: TextSettings) -> None:
@@ -93,7 +94,7 @@ def _check_text(reads: TextSettings) -> None:
 
 
 def _check_picture(reads: PictureSettings) -> None:
-    _check_inputs([reads.input, *([reads.mask] if reads.mask else [])])
+    _check_inputs(inputs_of(reads))
     if reads.size is not None and reads.shortest is not None:
         raise _bad("gives a size and a shortest side, of which only one can be")
     if reads.longest is not None and reads.shortest is None:

@@ -9,8 +9,8 @@ import numpy as np
 
 from latebind.domain.errors import ConfigError, InvalidRequest
 from latebind.domain.model import Media, RawInput
-from latebind.preprocessing.preprocessor import Array, Prepared, Raw, columns
-from latebind.preprocessing.settings import PictureSettings
+from latebind.preprocessing.preprocessor import Array, Kept, Prepared, Raw, columns
+from latebind.preprocessing.settings import PictureSettings, inputs_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -46,14 +46,19 @@ class PicturePreprocessor:
     @property
     def makes(self) -> frozenset[str]:
         """The names of the model's inputs."""
-        return frozenset({self._settings.input, self._settings.mask} - {""})
+        return frozenset(inputs_of(self._settings))
 
     def prepare(
-        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+        self,
+        given: Mapping[str, Sequence[Raw]],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        kept: Kept | None = None,
     ) -> list[Prepared]:
         """Return the values of each picture. Raises `InvalidRequest`, which names the element."""
-        if prompt is not None:
-            raise InvalidRequest("pictures take no prompt")
+        if prompt is not None or kept is not None:
+            raise InvalidRequest("pictures take no prompt, nor a direction in which they are cut")
         found = columns(self.raw, given)[IMAGE]
         return [self._row(raw, f"element {place} of {IMAGE!r}") for place, raw in enumerate(found)]
 
@@ -76,6 +81,8 @@ class PicturePreprocessor:
             image = self._library.open(BytesIO(raw), formats=FORMATS)
         except self._library.DecompressionBombError as error:
             raise InvalidRequest(f"{which} has more than {MOST_PIXELS} pixels: send a smaller one") from error
+        except MemoryError:  # of the server: no fault of the file
+            raise
         except Exception as error:  # decoders raise whatever they meet in a broken file
             raise InvalidRequest(f"{which} is no JPEG, PNG or WebP file that can be read") from error
         width, height = image.size
@@ -88,6 +95,8 @@ class PicturePreprocessor:
         self._made_size(height, width, which)
         try:
             return self._upright(image).convert("RGB")
+        except MemoryError:
+            raise
         except Exception as error:
             raise InvalidRequest(f"{which} is broken or cut off: it cannot be read to its end") from error
 

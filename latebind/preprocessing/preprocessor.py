@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from latebind.domain.model import RawInput
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Raw: TypeAlias = str | bytes  # a text, or what a file of a picture or a sound has
+Kept: TypeAlias = Literal["start", "end"]  # the end that stays of a text that is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,18 @@ class Preprocessor(Protocol):
         """The names of the model's inputs that it makes."""
 
     def prepare(
-        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+        self,
+        given: Mapping[str, Sequence[Raw]],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        kept: Kept | None = None,
     ) -> list[Prepared]:
         """Return a row for each element that every raw input was given, in their order.
 
-        `prompt` names what is put before each text; None is the one that is by default. Raises `InvalidRequest`, which
-        names the element, for what cannot be read; for one that is too large also where it may not `truncate`.
+        `prompt` names what is put before each text, and `kept` is the end of one that stays where it is cut; None is
+        what the model has by default. Raises `InvalidRequest`, which names the element, for what cannot be read; for
+        one that is too large also where it may not `truncate`.
         """
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import Media, ModelSpec, RawInput, Read
-from latebind.preprocessing.preprocessor import Array, Prepared, Preprocessor, Raw, columns
+from latebind.preprocessing.preprocessor import Array, Kept, Prepared, Preprocessor, Raw, columns
 
 NAMED = re.compile(r"^(element \d+ of )'(\w+)'")
 
@@ -29,7 +29,12 @@ class QueryPreprocessor:
         return frozenset([name for read, _ in self.reads for _, name in read.makes])
 
     def prepare(
-        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+        self,
+        given: Mapping[str, Sequence[Raw]],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        kept: Kept | None = None,
     ) -> list[Prepared]:
         """Return a row for each element of the raw inputs (`Preprocessor.prepare`).
 
@@ -43,7 +48,9 @@ class QueryPreprocessor:
             own = {name: found[source] for name, source in read.raw}
             tells = not texts or any(source in texts for _, source in read.raw)  # of tokens, and of prompts
             try:
-                made = preprocessor.prepare(own, truncate=truncate, prompt=prompt if tells else None)
+                made = preprocessor.prepare(
+                    own, truncate=truncate, prompt=prompt if tells else None, kept=kept if tells else None
+                )
             except InvalidRequest as error:
                 raise InvalidRequest(_renamed(str(error), dict(read.raw))) from None
             for place, row in enumerate(made):

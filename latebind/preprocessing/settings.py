@@ -1,10 +1,10 @@
 """`preprocessing.json`: how the raw inputs of a model are read, as a build found it in the model's folder."""
 
 from enum import StrEnum
-from typing import Literal
 
 import msgspec
 
+from latebind.preprocessing.preprocessor import Kept
 from latebind.repository.directory import ModelDirectory
 
 PREPROCESSING = "preprocessing.json"
@@ -41,7 +41,7 @@ class TextSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     pair: bool = False  # whether rows may have two texts
     prompts: dict[str, str] = msgspec.field(default_factory=dict)
     prompt: str = ""
-    kept: Literal["start", "end"] = "start"
+    kept: Kept = "start"
 
 
 class PictureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="picture"):
@@ -84,3 +84,8 @@ class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     format: int
     reads: TextSettings | PictureSettings | SoundSettings
+
+
+def inputs_of(reads: PictureSettings | SoundSettings) -> list[str]:
+    """Return the names of the model's inputs that are made: the values and, where it takes one, their mask."""
+    return [reads.input, reads.mask] if reads.mask else [reads.input]

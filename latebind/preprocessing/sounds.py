@@ -9,8 +9,8 @@ import numpy as np
 
 from latebind.domain.errors import ConfigError, InvalidRequest
 from latebind.domain.model import Media, RawInput
-from latebind.preprocessing.preprocessor import Array, Prepared, Raw, columns
-from latebind.preprocessing.settings import SoundSettings
+from latebind.preprocessing.preprocessor import Array, Kept, Prepared, Raw, columns
+from latebind.preprocessing.settings import SoundSettings, inputs_of
 
 SOUND = "sound"
 MOST_BYTES = 1 << 25  # of a file
@@ -46,17 +46,22 @@ class SoundPreprocessor:
     @property
     def makes(self) -> frozenset[str]:
         """The names of the model's inputs."""
-        return frozenset({self._settings.input, self._settings.mask} - {""})
+        return frozenset(inputs_of(self._settings))
 
     def prepare(
-        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+        self,
+        given: Mapping[str, Sequence[Raw]],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        kept: Kept | None = None,
     ) -> list[Prepared]:
         """Return the samples of each sound, cut at the model's longest where it may `truncate`.
 
         Raises `InvalidRequest`, which names the element; `ConfigError` for FLAC if soundfile is not installed.
         """
-        if prompt is not None:
-            raise InvalidRequest("sounds take no prompt")
+        if prompt is not None or kept is not None:
+            raise InvalidRequest("sounds take no prompt, nor a direction in which they are cut")
         found = columns(self.raw, given)[SOUND]
         return [self._row(raw, f"element {place} of {SOUND!r}", truncate) for place, raw in enumerate(found)]
 

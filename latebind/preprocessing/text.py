@@ -8,7 +8,7 @@ import numpy as np
 from latebind.domain.errors import InvalidRequest, RepositoryError
 from latebind.domain.model import Media, RawInput
 from latebind.preprocessing.decoding import TextDecoder
-from latebind.preprocessing.preprocessor import Array, Prepared, Raw, columns
+from latebind.preprocessing.preprocessor import Array, Kept, Prepared, Raw, columns
 from latebind.preprocessing.settings import Role, TextSettings
 from latebind.preprocessing.tokenizer import TokenizerFile, is_of_library, load_tokenizer
 
@@ -78,14 +78,19 @@ class TextPreprocessor:
         return self._settings.inputs[Role.IDS]
 
     def prepare(
-        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+        self,
+        given: Mapping[str, Sequence[Raw]],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        kept: Kept | None = None,
     ) -> list[Prepared]:
-        """Return the ids of each text, cut at the model's longest where it may `truncate`, two at the longer one.
+        """Return the ids of each text, cut to the model's longest where it may `truncate`, of two the longer one.
 
         Raises `InvalidRequest`, which names the element.
         """
         found = columns(self.raw, given)
-        before = self._prompt(prompt)
+        before, kept_end = self._prompt(prompt), kept or self._settings.kept
         firsts = [self._text(raw, TEXT, place, before) for place, raw in enumerate(found[TEXT])]
         rows: Sequence[Row] = firsts
         if PAIR in found:
@@ -94,7 +99,7 @@ class TextPreprocessor:
         prepared = list[Prepared]()
         for first, part in _parts(rows):
             for place, encoding in enumerate(self._encoded(part, first), first):
-                prepared.append(self._row(encoding, place, truncate=truncate, before=len(before)))
+                prepared.append(self._row(encoding, place, kept=kept_end if truncate else None, before=len(before)))
         return prepared
 
     def rows_of(self, tokens: Sequence[Sequence[int]]) -> list[Prepared]:
@@ -150,23 +155,24 @@ class TextPreprocessor:
                 return [encoding for place, row in enumerate(rows) for encoding in self._encoded([row], first + place)]
             raise InvalidRequest(f"element {first} of {TEXT!r} is no text for this model's tokenizer") from error
 
-    def _row(self, encoding: "Encoding", place: int, *, truncate: bool, before: int) -> Prepared:
+    def _row(self, encoding: "Encoding", place: int, *, kept: Kept | None, before: int) -> Prepared:
+        """Return a row, of whose texts this end stays if they are too long; None: they may not be cut."""
         ids = np.array(encoding.ids, np.int64)
         longest = self._settings.longest
         if not len(ids):
             raise InvalidRequest(f"element {place} of {TEXT!r} has no tokens: send a text that is not empty")
-        kept: Any = slice(None)
+        places: Any = slice(None)
         if len(ids) > longest:
-            if not truncate:
+            if kept is None:
                 raise InvalidRequest(
                     f"element {place} of {TEXT!r} has {len(ids)} tokens, and the model takes {longest}: shorten it, or "
                     "ask for it to be truncated"
                 )
-            kept = self._kept(encoding)
+            places = self._kept(encoding, kept)
         types = np.array(encoding.type_ids if Role.TYPES in self._settings.inputs else ids, np.int64)
-        tensors = self._tensors(ids[kept], types[kept])
-        used = len(ids[kept])
-        spans = self._spans_of(encoding, before)[kept] if self._spans else None
+        tensors = self._tensors(ids[places], types[places])
+        used = len(ids[places])
+        spans = self._spans_of(encoding, before)[places] if self._spans else None
         return Prepared(tensors, used, len(ids) - used, spans)
 
     def _tensors(self, ids: Array, types: Array) -> dict[str, Array]:
@@ -175,7 +181,7 @@ class TextPreprocessor:
         made = {Role.IDS: ids, Role.TYPES: types, Role.MASK: mask, Role.POSITIONS: positions}
         return {name: made[role] for role, name in self._settings.inputs.items()}
 
-    def _kept(self, encoding: "Encoding") -> Array:
+    def _kept(self, encoding: "Encoding", end: Kept) -> Array:
         """Return the places of the tokens that stay: all special ones, and the texts' first ones (or last).
 
         Of two texts the longer one is cut until they are equal, then both, as the library's `longest_first` does.
@@ -194,7 +200,7 @@ class TextPreprocessor:
         kept = of < 0
         for text, length in enumerate(lengths):
             places = np.flatnonzero(of == text)
-            kept[places[:length] if self._settings.kept == "start" else places[max(len(places) - length, 0) :]] = True
+            kept[places[:length] if end == "start" else places[max(len(places) - length, 0) :]] = True
         return np.flatnonzero(kept)
 
     def _spans_of(self, encoding: "Encoding", before: int) -> Array:

@@ -6,9 +6,10 @@ Those of the machine are its processor and memory, and the GPU that the engine c
 
 from collections.abc import Collection, Iterable, Mapping
 from ctypes import CDLL, Structure, byref, c_char_p, c_uint, c_ulonglong, c_void_p
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily as Counter
@@ -19,6 +20,7 @@ from prometheus_client.core import Metric
 from prometheus_client.core import UnknownMetricFamily as Untyped
 from prometheus_client.registry import Collector
 
+from latebind.domain.metrics import Histogram as Seconds
 from latebind.server.description import executions
 from latebind.server.gateway import AdaptationFigures, Distribution, ModelMetrics, Snapshot
 
@@ -54,6 +56,7 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_figures_age_seconds": (Gauge, "Age of these figures; 0 while the engine answers", ()),
     "latebind_latency_seconds": (Histogram, "Arrival to answer", MODEL, "latency_seconds"),
     "latebind_queue_seconds": (Histogram, "Arrival to first stage", MODEL, "queue_seconds"),
+    "latebind_reading_seconds": (Histogram, "Texts, pictures and sounds of calls to tensors", MODEL),
     "latebind_admission_slack_seconds": (
         Histogram,
         "Deadline left beyond the estimate, at arrival",
@@ -168,6 +171,7 @@ def prometheus_text(
     queries: Collection[str] = (),
     adaptation: Mapping[str, AdaptationFigures] | None = None,
     machine: Mapping[str, Figures] | None = None,
+    reading: Mapping[str, Seconds] | None = None,
 ) -> bytes:
     """Return the exposition of `snapshot`, of `replies` (HTTP replies by status), and of the rest.
 
@@ -189,6 +193,8 @@ def prometheus_text(
             if model.get("run_lengths"):
                 found.add("latebind_padding_ratio", model["padded_lengths"] / model["run_lengths"], *labels)
             _add_triton(found, model, labels, is_query=name in queries)
+        if reading and name in reading:
+            found.histogram("latebind_reading_seconds", cast(Distribution, asdict(reading[name])), *labels)
         found.tell(snapshot.get("batching", {}).get(name, {}), *labels)
         for step, figures in steps.get(name, {}).items():
             found.tell(figures, *labels, step)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from latebind.domain.errors import Expired, InvalidRequest, Refused, TooLarge
 from latebind.domain.model import Media, ModelSpec, RawInput
-from latebind.preprocessing.preprocessor import Prepared, Preprocessor, Raw, columns
+from latebind.preprocessing.preprocessor import Kept, Prepared, Preprocessor, Raw, columns
 from latebind.server.limits import Limits, most_rows
 
 FEW, SHORT = 8, 2048  # texts, and bytes in all of them, that are not worth a thread: a fraction of a millisecond
@@ -22,10 +22,18 @@ Given = Mapping[str, Sequence[Raw]]
 
 
 class Reading(NamedTuple):
-    """How inputs are read: for both see `Preprocessor.prepare`."""
+    """How inputs are read: for all of it see `Preprocessor.prepare`."""
 
     truncate: bool = False
     prompt: str | None = None
+    kept: Kept | None = None
+
+    def by(self, preprocessor: Preprocessor, given: Given) -> list[Prepared]:
+        """Return a row for each element of what is given. Raises what `Preprocessor.prepare` raises, and `Refused`."""
+        try:
+            return preprocessor.prepare(given, truncate=self.truncate, prompt=self.prompt, kept=self.kept)
+        except MemoryError:
+            raise Refused("no memory is left to read the inputs: send fewer, or try again later") from None
 
 
 def check(spec: ModelSpec, raw: Sequence[RawInput], given: Given, limits: Limits) -> list[int]:
@@ -87,7 +95,7 @@ class Preparing:
         """
         media = {one.name: one.media for one in preprocessor.raw}
         if len(sizes) <= FEW and sum(sizes) <= SHORT and all(media[name] is Media.TEXT for name in given):
-            return preprocessor.prepare(given, truncate=how.truncate, prompt=how.prompt)
+            return how.by(preprocessor, given)
         if self._calls >= self._limits.preparing_calls:
             raise Refused(f"{self._calls} calls have inputs that are still to be read: try again later")
         self._calls += 1
@@ -96,8 +104,7 @@ class Preparing:
             async with asyncio.timeout(deadline - time.monotonic()):
                 for begin, end in parts(sizes):
                     part = {name: some[begin:end] for name, some in given.items()}
-                    read = partial(preprocessor.prepare, part, truncate=how.truncate, prompt=how.prompt)
-                    found += await self._in_thread(read, begin)
+                    found += await self._in_thread(partial(how.by, preprocessor, part), begin)
         except TimeoutError:
             raise Expired("the inputs could not be read by the deadline: allow more time (`timeout`)") from None
         finally:

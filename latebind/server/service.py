@@ -13,6 +13,7 @@ from msgspec import structs
 
 from latebind import __version__
 from latebind.domain.errors import Failed, InvalidRequest, NotFound, TurnedOff, Unavailable
+from latebind.domain.metrics import Histogram
 from latebind.domain.model import TEXT_OUTPUT, Media, ModelSpec, Task
 from latebind.domain.wording import instead
 from latebind.logs import REQUEST
@@ -54,6 +55,7 @@ UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.
 NOT_ANSWERING = "the engine stands still, or another one is starting: ask again later"
 MICROSECOND = 1e-6
 NOT_FOLLOWED: AbstractContextManager[None] = nullcontext()
+USUAL = Reading()
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
 
@@ -94,6 +96,7 @@ class Service:
         self.regions = regions or Regions()
         self._trace_settings = Traces(TraceSettings.of_share(trace_rate))
         self.log = Log()
+        self.reading: dict[str, Histogram] = {}  # seconds in which calls were read, by model
         self.gateway = gateway
         self.tracing = Tracing(gateway.traces, self._trace_settings, export=export)
         self._default = deadline
@@ -212,18 +215,12 @@ class Service:
         return with_texts(spec, answer, self._decoder(call.preprocessor)) if _wants_text(spec, call) else answer
 
     async def prepare(
-        self,
-        spec: ModelSpec,
-        given: Given,
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        terms: Terms | None = None,
+        self, spec: ModelSpec, given: Given, how: Reading = USUAL, *, terms: Terms | None = None
     ) -> list[Prepared]:
         """Return the rows that a model takes of its raw inputs: for each, an element for every row.
 
-        For `truncate` and `prompt` see `Preprocessor.prepare`. Waiting ends with the time that `terms` give. Raises
-        `InvalidRequest` and `TooLarge` for what cannot be read, `Refused`, `Expired` and `Superseded`.
+        Waiting ends with the time that `terms` give. Raises `InvalidRequest` and `TooLarge` for what cannot be read,
+        `Refused`, `Expired` and `Superseded`.
         """
         preprocessor = self.gateway.preprocessor(spec.name)
         if self.gateway.models.get(spec.name) is not spec:
@@ -231,10 +228,12 @@ class Service:
         if preprocessor is None:
             raise InvalidRequest(f"{spec.name!r} takes tensors alone: {[tensor.name for tensor in spec.inputs]}")
         sizes = check(spec, preprocessor.raw, given, self._limits)
-        how = Reading(truncate, prompt)
-        return await self._preparing.rows(
+        begun = time.monotonic()
+        rows = await self._preparing.rows(
             preprocessor, given, sizes, how, deadline=self._deadline(spec, terms or Terms(), len(sizes))
         )
+        self.reading.setdefault(spec.name, Histogram()).add(time.monotonic() - begun)
+        return rows
 
     async def infer_each(
         self,
@@ -288,7 +287,7 @@ class Service:
         self, spec: ModelSpec, call: Call, given: Given, terms: Terms, version: str | None, parent: str
     ) -> tuple[Answer, list[Prepared]]:
         preprocessor = self.gateway.preprocessor(spec.name)
-        rows = await self.prepare(spec, given, truncate=call.truncate, terms=terms)
+        rows = await self.prepare(spec, given, Reading(call.truncate), terms=terms)
         wanted = {one.tensor.name for one in call.wanted}
         in_words = _wants_text(spec, call)
         outputs = [one for one in spec.outputs if one.name in wanted or (in_words and one is spec.written)]
@@ -299,7 +298,7 @@ class Service:
     async def prepared(self, spec: ModelSpec, call: Call, given: Given) -> tuple[Call, list[Prepared]]:
         """Return a call of one row with raw inputs as one with the tensors that are made of them, and its row."""
         terms, preprocessor = Terms(timeout=call.timeout, waited=call.waited), self.gateway.preprocessor(spec.name)
-        rows = await self.prepare(spec, given, truncate=call.truncate, terms=terms)
+        rows = await self.prepare(spec, given, Reading(call.truncate), terms=terms)
         (part,) = parts_of(spec, rows, 1)
         inputs = tuple([CallInput(Tensor(one), (), rows[0].tensors[one.name][np.newaxis]) for one in spec.inputs])
         waited = call.waited + time.monotonic() - terms.began

@@ -7,16 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from latebind.compiled import is_compiled
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.model import About, Media, RawInput
 from latebind.engine.engines import EngineStartFailed
-from latebind.preprocessing.preprocessor import Prepared, Raw, columns
+from latebind.preprocessing.preprocessor import Kept, Prepared, Raw, columns
 from latebind.program.stored import read_model
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 from tests.engine.pretended import open_shop
 from tests.versions import WIDTH, add_version
 
 Patch = pytest.MonkeyPatch
+pytestmark = pytest.mark.skipif(is_compiled(), reason="compiled code takes real engines alone, and these are pretended")
 RAW = (RawInput("text", Media.TEXT),)
 FILE = "preprocessing.json"
 
@@ -31,7 +33,12 @@ class Reads:
         self.makes = frozenset({word.decode()})
 
     def prepare(
-        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+        self,
+        given: Mapping[str, Sequence[Raw]],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        kept: Kept | None = None,
     ) -> list[Prepared]:
         return [Prepared({"x": np.full(WIDTH, len(text), np.float32)}) for text in columns(self.raw, given)["text"]]
 

@@ -235,6 +235,17 @@ def test_a_photo_with_further_views_is_read_by_its_first() -> None:
     np.testing.assert_array_equal(row.tensors["pixel_values"], np.moveaxis(wanted, -1, 0))
 
 
+@pytest.mark.parametrize("at", ["open", "convert"])
+def test_that_memory_ran_out_is_not_said_of_the_picture(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    data = file_of(drawn(9, 9))
+    monkeypatch.setattr(*(Image, "open") if at == "open" else (Image.Image, "convert"), none_left)
+    with pytest.raises(MemoryError):
+        opened().prepare({"image": [data]})
+
+
 def test_a_file_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "MOST_BYTES", 100)
     with pytest.raises(InvalidRequest, match="element 0 of 'image' has 101 bytes, more than 100"):

@@ -71,6 +71,11 @@ def test_rows_that_are_cut_equal_the_reference(family: str, longest: int, kept: 
     tokenizer = FAMILIES[family]()
     given = texts_with_tokens(tokenizer)
     made = opened(tokenizer, longest=longest, kept=kept).prepare({"text": given}, truncate=True)
+    other = opened(tokenizer, longest=longest, kept="end" if kept == "start" else "start")
+    for one, named in zip(made, other.prepare({"text": given}, truncate=True, kept=kept), strict=True):
+        assert {name: values.tolist() for name, values in one.tensors.items()} == {
+            name: values.tolist() for name, values in named.tensors.items()
+        }
     side = {"start": "right", "end": "left"}[kept]
     same(made, reference(tokenizer, longest, truncation_side=side)(given, truncation=True))
     whole = opened(tokenizer, longest=10_000).prepare({"text": given})

@@ -16,7 +16,7 @@ from latebind.preprocessing.preprocessor import Prepared
 from latebind.server.calls import Call, CallOutput, Tensor, Terms
 from latebind.server.gateway import NO_DIMS, AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits, most_rows
-from latebind.server.preparing import FEW, PART, PART_BYTES, parts
+from latebind.server.preparing import FEW, PART, PART_BYTES, Reading, parts
 from latebind.server.service import Service, Superseded
 from latebind.server.tracing import TracedCall
 from tests.server.arithmetic import SPECS_BY_NAME, Arithmetic, Rows
@@ -231,13 +231,16 @@ def test_an_observer_sees_every_row_and_a_trace_has_all_of_them() -> None:
     async def test() -> None:
         gateway, observer, exported = Arithmetic(), Watching(), list[TracedCall]()
         service = Service(gateway, observer=observer, trace_rate=1.0, export=exported.append)
-        await asked(service, TEXTS, Terms("mine"))
+        terms = Terms("mine")
+        await asked(service, TEXTS, terms)
         await asyncio.sleep(0)
         assert sorted(row for rows in observer.seen for row in rows) == sorted(numbers(text) for text in TEXTS)
         assert gateway.taken == 0
         await service.close()
         (call,) = exported
         assert (call.id, call.count, call.outcome) == ("mine", 6, "answered")
+        assert terms.began == call.began <= call.read <= call.ended
+        assert service.reading["reads"].count == 1
         assert len(call.rows) == 3  # this gateway tells of each claim, an engine of each row
 
     run(test)
@@ -360,7 +363,7 @@ def test_a_few_short_texts_are_read_at_once_and_all_others_in_threads() -> None:
         await service.prepare(READS, {"text": ["a"] * FEW})
         assert words.threads == [threading.current_thread().name]
         await service.prepare(READS, {"text": ["a"] * (FEW + 1)})
-        await service.prepare(READS, {"text": ["a " * 3000]}, truncate=True)
+        await service.prepare(READS, {"text": ["a " * 3000]}, Reading(truncate=True))
         assert all(name.startswith("latebind-preparing") for name in words.threads[1:])
         assert len(words.threads) == 3
         await service.close()
@@ -373,7 +376,7 @@ def test_two_texts_make_a_row_and_the_second_may_be_left_out() -> None:
         service = Service(Arithmetic())
         (row,) = await service.prepare(READS, {"text": ["a"], "text_pair": ["b"]})
         assert row.tensors["ids"].tolist() == [*numbers("a"), 1, *numbers("b")]
-        (row,) = await service.prepare(READS, {"text": ["a"]}, prompt="query")
+        (row,) = await service.prepare(READS, {"text": ["a"]}, Reading(prompt="query"))
         assert row.tensors["ids"].tolist() == numbers("query a")
 
     run(test)
@@ -484,6 +487,20 @@ def test_calls_beyond_the_line_are_refused_at_once_and_those_in_it_are_read() ->
         assert [len(rows) for rows in await asyncio.gather(*calls)] == [FEW + 1] * 3
         assert len(await service.prepare(READS, MANY)) == FEW + 1
         await service.close()
+
+    run(test)
+
+
+def test_a_call_for_which_no_memory_is_left_is_refused_and_not_blamed() -> None:
+    def none_left() -> None:
+        raise MemoryError
+
+    async def test() -> None:
+        gateway = Arithmetic()
+        gateway.preprocessors["reads"] = Words(none_left)
+        for texts in (MANY, {"text": ["a"]}):
+            with pytest.raises(Refused, match="no memory is left"):
+                await Service(gateway).prepare(READS, texts)
 
     run(test)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from latebind.domain.metrics import Histogram
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.sizes import Dim
 from latebind.server.description import metadata, model_config, statistics
@@ -76,12 +77,15 @@ EVERYTHING: Snapshot = {
 ADAPTED = AdaptationFigures(
     version="000003", sampled=500, retrained=4, refused=1, alarms=2, fidelity=0.98, lower=0.96, upper=0.99
 )
+READING = Histogram()
+READING.add(0.002)
 TEXT = prometheus_text(
     EVERYTHING,
     versions={"m": "7", "s": "7", "l": "7"},
     replies={200: 9, 503: 1},
     adaptation={"m": ADAPTED, "gone": ADAPTED},
     machine={"cpu": {"utilization": 0.5}, "gpu": {"power_usage": 70.5, "energy_consumption": 9.0}},
+    reading={"m": READING, "gone": READING},
 )
 VALUES: list[tuple[str, dict[str, str], float]] = [
     ("latebind_requests_total", {"outcome": "refused_late"}, 2),
@@ -98,6 +102,8 @@ VALUES: list[tuple[str, dict[str, str], float]] = [
     ("latebind_refills_total", {}, 5),
     ("latebind_latency_seconds_bucket", {"le": "0.1"}, 9),
     ("latebind_queue_seconds_sum", {}, 0.025),
+    ("latebind_reading_seconds_bucket", {"le": "0.0025"}, 1),
+    ("latebind_reading_seconds_sum", {}, 0.002),
     ("latebind_admission_slack_seconds_bucket", {"le": "0.0"}, 2),
     ("latebind_admission_slack_seconds_sum", {}, 6.5),
     ("latebind_query_steps_total", {"step": "cars", "answered_by": "small"}, 3),

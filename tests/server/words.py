@@ -8,7 +8,7 @@ import numpy as np
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import Media, RawInput
-from latebind.preprocessing.preprocessor import Prepared, Raw, columns
+from latebind.preprocessing.preprocessor import Kept, Prepared, Raw, columns
 
 BETWEEN = 1  # the number between two texts
 LONGEST = 12
@@ -33,26 +33,31 @@ class Words:
         self.threads: list[str] = []
 
     def prepare(
-        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+        self,
+        given: Mapping[str, Sequence[Raw]],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        kept: Kept | None = None,
     ) -> list[Prepared]:
         self.threads.append(threading.current_thread().name)
         self.meanwhile()
         found = columns(RAW, given)
         seconds = found.get("text_pair", [None] * len(found["text"]))
         return [
-            self._row(place, str(first), second, truncate, prompt)
+            self._row(place, str(first), second, kept or "start" if truncate else None, prompt)
             for place, (first, second) in enumerate(zip(found["text"], seconds, strict=True))
         ]
 
-    def _row(self, place: int, first: str, second: Raw | None, truncate: bool, prompt: str | None) -> Prepared:
+    def _row(self, place: int, first: str, second: Raw | None, end: Kept | None, prompt: str | None) -> Prepared:
         ids = [*numbers(prompt or ""), *numbers(first)]
         if second is not None:
             ids += [BETWEEN, *numbers(str(second))]
         if not ids:
             raise InvalidRequest(f"element {place} of 'text' has no words")
-        if len(ids) > LONGEST and not truncate:
+        if len(ids) > LONGEST and end is None:
             raise InvalidRequest(f"element {place} of 'text' has {len(ids)} words, and the model takes {LONGEST}")
-        kept = np.array(ids[:LONGEST], np.int64)
+        kept = np.array(ids[-LONGEST:] if end == "end" else ids[:LONGEST], np.int64)
         return Prepared({"ids": kept, "mask": np.ones_like(kept)}, len(kept), len(ids) - len(kept))
 
 
@@ -63,7 +68,12 @@ class Pixels:
     makes = frozenset({"pixels"})
 
     def prepare(
-        self, given: Mapping[str, Sequence[Raw]], *, truncate: bool = False, prompt: str | None = None
+        self,
+        given: Mapping[str, Sequence[Raw]],
+        *,
+        truncate: bool = False,
+        prompt: str | None = None,
+        kept: Kept | None = None,
     ) -> list[Prepared]:
         return [self._row(place, raw) for place, raw in enumerate(columns(self.raw, given)["image"])]
 

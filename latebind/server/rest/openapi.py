@@ -57,6 +57,7 @@ JSON_LENGTH: Json = {
 # The bodies of calls and replies: fields with their kinds, `?` behind those that may be left out. There may be more
 # fields, both from clients and in replies. Kinds in capitals are other bodies, brackets make a list.
 PLACE = "shared_memory_region?: text, shared_memory_byte_size?: count, shared_memory_offset?: count"
+CUT = "truncation_direction?: direction"
 SWITCHES = "log_info?: truth, log_warning?: truth, log_error?: truth, log_verbose_level?: count"
 TIMES = ["success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"]
 BODIES = {
@@ -116,7 +117,8 @@ BODIES = {
     "ModelCard": "id: text, object: text, created: count, owned_by: text, task: any",
     "ModelCards": "object: text, data: [ModelCard]",
     "RerankRequest": "query: text, documents?: [any], texts?: [text], model?: text, top_n?: count, "
-    "return_documents?: truth, truncate?: truth, raw_scores?: truth, return_text?: truth",
+    "return_documents?: truth, truncate?: truth, raw_scores?: truth, return_text?: truth, "
+    f"{CUT}",
     "ClassifyRequest": "input: texts, model?: text, truncate?: truth",
     "Class": "index: count, label: text, probs: [any], num_classes: count",
     "Classes": "object: text, model: text, data: [Class], usage: Usage",
@@ -124,11 +126,12 @@ BODIES = {
     "Score": "index: count, score: any",
     "Scores": "object: text, model: text, data: [Score], usage: Usage",
     "EmbedRequest": "inputs: texts, model?: text, truncate?: truth, normalize?: truth, prompt_name?: text, "
-    "dimensions?: count",
+    f"dimensions?: count, {CUT}",
     "Parameters": "top_k?: count, function_to_apply?: text, aggregation_strategy?: text, ignore_labels?: [text]",
-    "PredictRequest": "inputs: texts, model?: text, truncate?: truth, raw_scores?: truth, parameters?: Parameters",
+    "PredictRequest": "inputs: texts, model?: text, truncate?: truth, raw_scores?: truth, parameters?: Parameters, "
+    f"{CUT}",
     "TokensRequest": "inputs: [text], model?: text, truncate?: truth, raw_scores?: truth, "
-    "aggregation_strategy?: text, ignore_labels?: [text]",
+    f"aggregation_strategy?: text, ignore_labels?: [text], {CUT}",
     "Info": "model_id: text, model_type: Object, max_input_length: count, max_client_batch_size: count",
 }
 KINDS: dict[str, Schema] = {
@@ -145,6 +148,7 @@ KINDS: dict[str, Schema] = {
     "datatype": {"enum": sorted({BYTES_TYPE, *DATATYPES.values()})},
     "texts": {"anyOf": [{"type": "string"}, {"type": "array"}]},
     "encoding": {"enum": ["float", "base64"]},
+    "direction": {"enum": ["Left", "Right"]},
     "vector": {"anyOf": [{"type": "array", "items": {"type": "number"}}, {"type": "string"}]},
     "trace_level": {"type": "array", "items": {"enum": ["OFF", "TIMESTAMPS"]}},
     **{name: {"type": ["string", "null"], "pattern": f"^(?:{pattern})$"} for name, pattern in NUMBERS.items()},

@@ -5,6 +5,7 @@ There is only one repository, so the name of a repository in the path has no eff
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from math import ceil
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from latebind.server.dashboard.dashboard import PAGE, Dashboard
 from latebind.server.description import metadata, model_config
 from latebind.server.metrics import prometheus_text
 from latebind.server.rest.infer import Context, generate, generate_stream, infer
-from latebind.server.rest.messages import JSON, Headers, Reply, Verb, json_reply
+from latebind.server.rest.messages import JSON, Errors, Headers, Reply, Verb, json_reply
 from latebind.server.rest.openapi import BYTES, EVENTS, Route, document
 from latebind.server.rest.openapi import JSON as JSON_TYPE
 from latebind.server.rest.openapi import TEXT as TEXT_TYPE
@@ -118,13 +119,19 @@ async def metrics(context: Context, request: Request) -> Reply:
     service = context.service
     snapshot, adaptation = await service.gateway.metrics(), service.adaptation()
     versions = {spec.name: spec.version for spec in service.models()}
-    replies = dict(context.replies)
+    replies, reading = dict(context.replies), deepcopy(service.reading)
     queries = {spec.name for spec in service.models() if spec.steps}
 
     def written() -> bytes:  # of a thousand models it takes half a second of a core
         machine = context.machine.figures(snapshot.get("gpu"))
         return prometheus_text(
-            snapshot, versions=versions, replies=replies, queries=queries, adaptation=adaptation, machine=machine
+            snapshot,
+            versions=versions,
+            replies=replies,
+            queries=queries,
+            adaptation=adaptation,
+            machine=machine,
+            reading=reading,
         )
 
     return Reply(await asyncio.to_thread(written), TEXT)
@@ -240,6 +247,23 @@ async def description(context: Context, request: Request) -> Reply:
     return json_reply(document(ROUTES))
 
 
+OPENAI, COHERE, TEI = (ASKING, openai.OPENAI), (ASKING, rerank.COHERE), (ASKING_TEI, tei.TEI)
+NAMED = "[/models/{model}]"
+RANKS = "Texts by how well they answer a query"
+VECTORS = "A vector for each text"
+# What people's tools post: the path, what answers, what it is, the bodies of reply and call, statuses and errors.
+TOOLS: tuple[tuple[str, Verb, str, str, str, tuple[int, ...], Errors], ...] = (
+    ("[/v1]/embeddings", openai.embeddings, f"{VECTORS} (OpenAI)", "Embeddings", "EmbeddingsRequest", *OPENAI),
+    ("/classify", openai.classify, "The class of each text (vLLM)", "Classes", "ClassifyRequest", *OPENAI),
+    ("[/v1]/score", openai.score, "How well two texts go together (vLLM)", "Scores", "ScoreRequest", *OPENAI),
+    (f"{NAMED}/rerank", rerank.rerank, f"{RANKS} (TEI, Jina, Cohere)", "Any", "RerankRequest", ASKING_TEI, tei.RERANK),
+    ("/v1/rerank", rerank.rerank, f"{RANKS} (Cohere, Jina)", "Any", "RerankRequest", *COHERE),
+    ("/v2/rerank", rerank.rerank, f"{RANKS} (Cohere, Jina)", "Any", "RerankRequest", *COHERE),
+    (f"{NAMED}/embed", tei.embed, f"{VECTORS} (TEI)", "Vectors", "EmbedRequest", *TEI),
+    (f"{NAMED}/predict", tei.predict, "The classes of texts (TEI)", "Predictions", "PredictRequest", *TEI),
+    (f"{NAMED}/predict_tokens", tei.predict_tokens, "Classes of tokens (TEI)", "Predictions", "TokensRequest", *TEI),
+)
+
 ROUTES: tuple[Route, ...] = (
     Route("POST", f"{MODEL}/infer", ORDINARY, infer, "Ask a model", "InferReply", "InferRequest", (500, 504), BOTH),
     Route(
@@ -289,12 +313,10 @@ ROUTES: tuple[Route, ...] = (
     ),
     Route("POST", f"{CUDA}[/region/{{region}}]/unregister", MUTATING, unregister, "Nothing is there to forget"),
     Route("GET", "/metrics", ORDINARY, metrics, "Figures for Prometheus", "Text", media=(TEXT_TYPE,)),
-    # What people's tools call, each in its own form.
-    Route(
-        *("POST", "[/v1]/embeddings", ORDINARY, openai.embeddings, "A vector for each text (OpenAI)"),
-        *("Embeddings", "EmbeddingsRequest", ASKING),
-        errors=openai.OPENAI,
-    ),
+    *[
+        Route("POST", path, ORDINARY, verb, says, reply, body, statuses, errors=errors)
+        for path, verb, says, reply, body, statuses, errors in TOOLS
+    ],
     Route(
         *("GET", "/v1/models", ORDINARY, openai.list_models, "Every model that is served (OpenAI)", "ModelCards"),
         errors=openai.OPENAI,
@@ -302,50 +324,6 @@ ROUTES: tuple[Route, ...] = (
     Route(
         *("GET", "/v1/models/{model}", ORDINARY, openai.one_model, "A model that is served (OpenAI)", "ModelCard"),
         errors=openai.OPENAI,
-    ),
-    Route(
-        *("POST", "/classify", ORDINARY, openai.classify, "The class of each text (vLLM)"),
-        *("Classes", "ClassifyRequest", ASKING),
-        errors=openai.OPENAI,
-    ),
-    Route(
-        *("POST", "[/v1]/score", ORDINARY, openai.score, "How well two texts go together (vLLM)"),
-        *("Scores", "ScoreRequest", ASKING),
-        errors=openai.OPENAI,
-    ),
-    Route(
-        *(
-            "POST",
-            "[/models/{model}]/rerank",
-            ORDINARY,
-            rerank.rerank,
-            "Texts by how well they answer a query (TEI, Jina, Cohere)",
-        ),
-        *("Any", "RerankRequest", ASKING_TEI),
-        errors=tei.RERANK,
-    ),
-    *[
-        Route(
-            *("POST", path, ORDINARY, rerank.rerank, "Texts by how well they answer a query (Cohere, Jina)"),
-            *("Any", "RerankRequest", ASKING),
-            errors=rerank.COHERE,
-        )
-        for path in ("/v1/rerank", "/v2/rerank")
-    ],
-    Route(
-        *("POST", "[/models/{model}]/embed", ORDINARY, tei.embed, "A vector for each text (TEI)"),
-        *("Vectors", "EmbedRequest", ASKING_TEI),
-        errors=tei.TEI,
-    ),
-    Route(
-        *("POST", "[/models/{model}]/predict", ORDINARY, tei.predict, "The classes of texts (TEI)"),
-        *("Predictions", "PredictRequest", ASKING_TEI),
-        errors=tei.TEI,
-    ),
-    Route(
-        *("POST", "[/models/{model}]/predict_tokens", ORDINARY, tei.predict_tokens, "The classes of tokens (TEI)"),
-        *("Predictions", "TokensRequest", ASKING_TEI),
-        errors=tei.TEI,
     ),
     *[Route("POST", path, ORDINARY, tei.whatever, errors=tei.TEI) for path in ("/", "/models/{model}")],
     Route(

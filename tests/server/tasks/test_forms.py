@@ -1,5 +1,9 @@
 """What the forms make of a model's numbers, without a server."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,9 @@ from latebind.server.faults import Reported
 from latebind.server.rest.tasks import openai, rerank, tei
 from latebind.server.rest.tasks.asking import model_named, scores, texts_or_ids
 from latebind.server.rest.tasks.tei import Tag, _groups, _joined
+from tests.server.arithmetic import Arithmetic
+from tests.server.conftest import logging_as_before, opened
+from tests.server.words import Words
 
 
 @pytest.mark.parametrize("size", [1.0, 100.0, 1e30])
@@ -96,3 +103,30 @@ def test_the_ingress_finds_which_model_a_body_names() -> None:
     assert model_named(b'{"input": ["a", {"b": 1}], "model": "x"}') == "x"
     for body in (b"{}", b"", b'{"model": null}', b'{"model": 1}', b"[" * 100_000, b'{"model": "x"'):
         assert model_named(body) == ""
+
+
+class Turning(Arithmetic):
+    """Another version, which reads texts with another preprocessor, takes over at these claims."""
+
+    turns: Sequence[int] = (1,)
+
+    async def claim(self, model: str, rows: int, **how: Any) -> Any:
+        claim = await super().claim(model, rows, **how)
+        if len(self.claims) in self.turns:
+            self.models = {**self.models, "reads": replace(self.models["reads"], version=str(1 + len(self.claims)))}
+            self.preprocessors["reads"] = Words()
+        return claim
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/classify", {"input": ["a b", "c"]}), ("/predict", {"inputs": [["a b"], ["c"]]})]
+)
+def test_a_call_is_read_and_asked_once_more_where_another_version_takes_over_meanwhile(path: str, body: Any) -> None:
+    with logging_as_before(), opened(gateway=Turning) as site:
+        told = site.post(path, {"model": "reads", **body})
+        assert told.status == 200, told.body
+        assert "low" in told.body.decode()
+        assert isinstance(site.gateway, Turning)
+        site.gateway.turns = range(100)
+        assert site.post(path, {"model": "reads", **body}).status == 503
+        assert site.taken == 0

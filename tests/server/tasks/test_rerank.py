@@ -84,7 +84,7 @@ def test_tei_refuses_what_is_too_long_unless_it_may_be_cut(served: Served) -> No
         {"query": QUERY, "documents": ["a"], "max_chunks_per_doc": 10},
         {"query": QUERY, "documents": ["a"], "rank_fields": ["title"]} | {"documents": [{"text": "a", "title": "b"}]},
         {"query": QUERY, "documents": ["a"], "priority": 3},
-        {"query": QUERY, "texts": ["a"], "truncation_direction": "Left"},
+        {"query": QUERY, "texts": ["a"], "truncation_direction": "Up"},
         {"query": QUERY, "documents": ["a"], "model": "embedder"},
     ],
 )

@@ -43,6 +43,19 @@ def test_what_is_too_long_is_refused_with_teis_status(served: Served) -> None:
         assert cut.headers["latebind-truncated"] == "1"
 
 
+def test_a_text_is_cut_at_the_end_that_the_call_names(served: Served) -> None:
+    ids = served.tokenizer.encode(LONG).ids
+    for direction, kept in (("Left", [ids[0], *ids[1 - LONGEST :]]), ("right", [*ids[: LONGEST - 1], ids[-1]])):
+        asked = {"model": "plain", "normalize": False}
+        cut = served.ask("/embed", {**asked, "inputs": LONG, "truncate": True, "truncation_direction": direction})
+        assert cut.headers["latebind-truncated"] == "1"
+        whole = served.told("/embed", {**asked, "inputs": [kept]})
+        np.testing.assert_allclose(cut.json(), whole, atol=1e-6)
+    refused = served.ask("/embed", {**asked, "inputs": LONG, "truncate": True, "truncation_direction": "up"})
+    assert refused.status == 400
+    assert "send Left or Right" in refused.json()["error"]
+
+
 def classes(served: Served, *texts: str) -> dict[str, float]:
     return dict(zip(LABELS, torch.softmax(answered(served.tokenizer, "intents", *texts), -1).tolist(), strict=True))
 

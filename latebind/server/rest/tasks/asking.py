@@ -4,8 +4,8 @@ How long a call may take and which goes first is told by headers, for no tool's 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Final, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -19,11 +19,12 @@ from latebind.preprocessing.text import TEXT, TextPreprocessor
 from latebind.server.calls import WAITED_HEADER, Terms, check_schedule, with_time_waited
 from latebind.server.faults import request_id
 from latebind.server.gateway import Answer, Array
-from latebind.server.limits import most_rows
+from latebind.server.limits import Limits, most_rows
+from latebind.server.preparing import Reading
 from latebind.server.rest.infer import JSON_LINES, TRACEPARENT, Context, check_depth
 from latebind.server.rest.messages import Reply
 from latebind.server.rest.protocol import Request
-from latebind.server.service import MICROSECOND, Service
+from latebind.server.service import MICROSECOND, Service, Superseded
 
 T = TypeVar("T")
 
@@ -158,6 +159,7 @@ class Told(NamedTuple):
     answers: Sequence[Answer]
     id: str  # of the call
     lines: bytes  # of the head of its reply
+    ids: str  # the model's input that has the tokens, where texts are read by a tokenizer
 
     @property
     def tokens(self) -> int:
@@ -205,7 +207,7 @@ class Asking:
 
     service: Service
     spec: ModelSpec
-    most: int  # rows
+    limits: Limits
     terms: Terms
     parent: str  # the caller's span
 
@@ -215,8 +217,7 @@ class Asking:
         fields, service = request.fields, context.service
         model = request.names.get("model") or model  # TEI's bodies name none, so that its paths may
         parent = fields.get(TRACEPARENT, b"").decode("latin-1")
-        spec = chosen(service, model, *tasks)
-        return cls(service, spec, most_rows(spec, context.limits), _terms(fields), parent)
+        return cls(service, chosen(service, model, *tasks), context.limits, _terms(fields), parent)
 
     @property
     def preprocessor(self) -> TextPreprocessor:
@@ -226,33 +227,46 @@ class Asking:
             raise InvalidRequest(f"{self.spec.name!r} takes no tokens: send texts")
         return found
 
-    async def read(
-        self, texts: Mapping[str, Sequence[str]], *, truncate: bool, prompt: str | None = None
-    ) -> list[Prepared]:
+    async def read(self, texts: Mapping[str, Sequence[str]], how: Reading) -> list[Prepared]:
         """Return a row for each of some texts. Raises what `Service.prepare` raises."""
-        return await self.service.prepare(self.spec, texts, truncate=truncate, terms=self.terms, prompt=prompt)
+        return await self.service.prepare(self.spec, texts, how, terms=self.terms)
 
-    async def rows(self, given: Texts, *, truncate: bool, prompt: str | None = None) -> list[Prepared]:
+    async def rows(self, given: Texts, how: Reading) -> list[Prepared]:
         """Return a row for each text, or for each list of tokens, which have all that the model's own tokenizer adds.
 
         Raises what `Service.prepare` raises, and `InvalidRequest`.
         """
         texts, ids = texts_or_ids(given)
         if texts:
-            return await self.read({TEXT: texts}, truncate=truncate, prompt=prompt)
-        if len(ids) > self.most:
-            raise TooLarge(f"the call has {len(ids)} rows of {self.spec.name!r}: send 1 to {self.most}")
+            return await self.read({TEXT: texts}, how)
+        most = most_rows(self.spec, self.limits)
+        if len(ids) > most:
+            raise TooLarge(f"the call has {len(ids)} rows of {self.spec.name!r}: send 1 to {most}")
         return self.preprocessor.rows_of(ids)
 
-    async def ask(self, rows: Sequence[Prepared]) -> Told:
-        """Ask the model for these rows. Raises what `Service.infer_each` raises."""
+    async def ask(self, read: Callable[[Self], Awaitable[Sequence[Prepared]]]) -> Told:
+        """Ask the model for the rows that `read` returns.
+
+        If another version takes over meanwhile, all is done once more, by that. Raises what `read` and
+        `Service.infer_each` raise.
+        """
+        try:
+            return await self._told(await read(self))
+        except Superseded:
+            assert self.spec.about.task is not None
+            there = replace(self, spec=chosen(self.service, self.spec.name, self.spec.about.task))
+            return await there._told(await read(there))
+
+    async def _told(self, rows: Sequence[Prepared]) -> Told:
+        preprocessor = self.service.gateway.preprocessor(self.spec.name)  # of this version, or the call fails
         answers = await self.service.infer_each(self.spec, rows, self.terms, parent=self.parent)
         times = [self.service.milliseconds(answer) for answer in answers]
         lines = JSON_LINES % (max([waited for waited, _ in times]), max([ran for _, ran in times]))
         cut = sum([row.cut > 0 for row in rows])
         if cut:
             lines += b"%b: %d\r\n" % (CUT, cut)
-        return Told(answers[0].spec or self.spec, rows, answers, request_id(self.terms.id), lines)
+        ids = preprocessor.ids if isinstance(preprocessor, TextPreprocessor) else ""
+        return Told(answers[0].spec or self.spec, rows, answers, request_id(self.terms.id), lines, ids)
 
 
 # What a model's numbers say -------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from latebind.domain.errors import Denied, InvalidRequest, LatebindError, NotFou
 from latebind.domain.model import ModelSpec, Task
 from latebind.preprocessing.text import PAIR, TEXT
 from latebind.server.gateway import Array
+from latebind.server.preparing import Reading
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Errors, Reply, json_reply
 from latebind.server.rest.protocol import Request
@@ -55,11 +56,11 @@ class Cuts(msgspec.Struct):
     truncate: bool | None = None
     truncate_prompt_tokens: int | None = None
 
-    def allowed(self) -> bool:
-        """Return whether texts may be cut. Raises `InvalidRequest`."""
+    def reading(self) -> Reading:
+        """Return how texts are read: whether they may be cut. Raises `InvalidRequest`."""
         if self.truncate_prompt_tokens not in (None, -1):
             raise InvalidRequest("truncate_prompt_tokens may be -1, for as many as the model reads: send that, or none")
-        return bool(self.truncate) or self.truncate_prompt_tokens is not None
+        return Reading(bool(self.truncate) or self.truncate_prompt_tokens is not None)
 
 
 class EmbeddingsRequest(Cuts, kw_only=True):
@@ -78,7 +79,8 @@ async def embeddings(context: Context, request: Request) -> Reply:
     """A vector for each text."""
     asked = await read_body(context, request, EMBEDDINGS)
     asking = Asking.of(context, request, asked.model, Task.EMBED)
-    answer = await asking.ask(await asking.rows(asked.input, truncate=asked.allowed()))
+    how = asked.reading()
+    answer = await asking.ask(lambda one: one.rows(asked.input, how))
     vectors = leading(answer.output, asked.dimensions)
     written: list[object]
     if asked.encoding_format == "base64":
@@ -156,7 +158,8 @@ async def classify(context: Context, request: Request) -> Reply:
     """The most likely class of each text, and the scores of all."""
     asked = await read_body(context, request, CLASSIFICATION)
     asking = Asking.of(context, request, asked.model, Task.CLASSIFY)
-    answer = await asking.ask(await asking.rows(asked.input, truncate=asked.allowed()))
+    how = asked.reading()
+    answer = await asking.ask(lambda one: one.rows(asked.input, how))
     spec = answer.spec
     found = scores(answer.output, usual_activation(spec))
     best = found.argmax(-1).tolist()
@@ -176,7 +179,8 @@ async def score(context: Context, request: Request) -> Reply:
         first = first * len(second)
     if len(first) != len(second) or not first:
         raise InvalidRequest(f"text_1 has {len(first)} texts and text_2 {len(second)}: send as many, or one text_1")
-    answer = await asking.ask(await asking.read({TEXT: first, PAIR: second}, truncate=asked.allowed()))
+    how = asked.reading()
+    answer = await asking.ask(lambda one: one.read({TEXT: first, PAIR: second}, how))
     found = scores(answer.output, usual_activation(answer.spec))[:, 0]
     return _listed(
         answer,

@@ -12,9 +12,10 @@ import numpy as np
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
 from latebind.domain.model import Task
-from latebind.preprocessing.preprocessor import Prepared
+from latebind.preprocessing.preprocessor import Kept, Prepared
 from latebind.preprocessing.text import PAIR, TEXT
 from latebind.server.gateway import Array
+from latebind.server.preparing import Reading
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Errors, Reply
 from latebind.server.rest.protocol import Request
@@ -76,13 +77,17 @@ async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Docum
     """
     _check_options(asked)
     texts = [_text_of(document, asked.rank_fields) for document in documents]
-    rows = await _rows(asking, asked.query, texts, truncate=True)
     most = asked.max_tokens_per_doc
-    if most is not None and any(row.used > most for row in rows):
-        raise InvalidRequest(
-            f"a document has over {most} tokens with its query: max_tokens_per_doc is not served, send less of it"
-        )
-    answer = await asking.ask(rows)
+
+    async def read(one: Asking) -> list[Prepared]:
+        rows = await _rows(one, asked.query, texts, Reading(truncate=True))
+        if most is not None and any(row.used > most for row in rows):
+            raise InvalidRequest(
+                f"a document has over {most} tokens with its query: max_tokens_per_doc is not served, send less of it"
+            )
+        return rows
+
+    answer = await asking.ask(read)
     found = scores(answer.output, usual_activation(answer.spec))[:, 0]
     results: list[dict[str, object]] = []
     returned = version == 1 if asked.return_documents is None else asked.return_documents
@@ -99,10 +104,13 @@ async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Docum
 
 async def _as_tei(asking: Asking, asked: RerankRequest, texts: list[str]) -> Reply:
     """Answer in TEI's form. Texts that are longer than the model reads are refused unless the call says otherwise."""
-    check_direction(asked.truncation_direction)
-    with as_tei():
-        rows = await _rows(asking, asked.query, texts, truncate=bool(asked.truncate))
-    answer = await asking.ask(rows)
+    how = Reading(bool(asked.truncate), kept=kept_by(asked.truncation_direction))
+
+    async def read(one: Asking) -> list[Prepared]:
+        with as_tei():
+            return await _rows(one, asked.query, texts, how)
+
+    answer = await asking.ask(read)
     found = scores(answer.output, None if asked.raw_scores else usual_activation(answer.spec))[:, 0]
     return answer.reply(
         [
@@ -112,8 +120,8 @@ async def _as_tei(asking: Asking, asked: RerankRequest, texts: list[str]) -> Rep
     )
 
 
-async def _rows(asking: Asking, query: str, texts: list[str], *, truncate: bool) -> list[Prepared]:
-    return await asking.read({TEXT: [query] * len(texts), PAIR: texts}, truncate=truncate)
+async def _rows(asking: Asking, query: str, texts: list[str], how: Reading) -> list[Prepared]:
+    return await asking.read({TEXT: [query] * len(texts), PAIR: texts}, how)
 
 
 @contextmanager
@@ -125,10 +133,14 @@ def as_tei() -> Iterator[None]:
         raise TooLarge(str(error)) from None
 
 
-def check_direction(direction: str | None) -> None:
-    """Raise `InvalidRequest` where a call wants texts cut at their beginning."""
-    if direction is not None and direction.lower() != "right":
-        raise InvalidRequest("texts are cut at their end alone: leave truncation_direction out")
+def kept_by(direction: str | None) -> Kept | None:
+    """Return which end of a text stays that is cut in this direction of TEI's; None is the model's own."""
+    kept: dict[str, Kept] = {"left": "end", "right": "start"}
+    if direction is None:
+        return None
+    if direction.lower() not in kept:
+        raise InvalidRequest(f"truncation_direction is {direction!r:.40}: send Left or Right, or leave it out")
+    return kept[direction.lower()]
 
 
 def _check_options(asked: RerankRequest) -> None:

@@ -18,6 +18,7 @@ from latebind.preprocessing.preprocessor import Prepared
 from latebind.preprocessing.text import PAIR, TEXT
 from latebind.server.gateway import Array
 from latebind.server.limits import most_rows
+from latebind.server.preparing import Reading
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Errors, Reply, json_reply
 from latebind.server.rest.protocol import Request
@@ -34,7 +35,7 @@ from latebind.server.rest.tasks.asking import (
     usual_activation,
 )
 from latebind.server.rest.tasks.openai import leading, unit
-from latebind.server.rest.tasks.rerank import as_tei, check_direction, rerank
+from latebind.server.rest.tasks.rerank import as_tei, kept_by, rerank
 
 TASKS = (Task.EMBED, Task.CLASSIFY, Task.RERANK, Task.TAG)
 KINDS = {Task.EMBED: "embedding", Task.RERANK: "reranker", Task.CLASSIFY: "classifier", Task.TAG: "classifier"}
@@ -69,6 +70,10 @@ class Asked(msgspec.Struct):
     model: str | None = None
     truncate: bool | None = None
     truncation_direction: str | None = None
+
+    def reading(self, prompt: str | None = None) -> Reading:
+        """Return how texts are read. Raises `InvalidRequest`."""
+        return Reading(bool(self.truncate), prompt, kept_by(self.truncation_direction))
 
 
 class EmbedRequest(Asked, kw_only=True):
@@ -118,11 +123,13 @@ Pair = tuple[str, str | None]
 async def embed(context: Context, request: Request) -> Reply:
     """A vector for each text. Those of a model that normalises stay so, whatever `normalize` says."""
     asked = await read_body(context, request, EMBED)
-    check_direction(asked.truncation_direction)
-    asking = Asking.of(context, request, asked.model, Task.EMBED)
-    with as_tei():
-        rows = await asking.rows(asked.inputs, truncate=bool(asked.truncate), prompt=asked.prompt_name)
-    answer = await asking.ask(rows)
+    how = asked.reading(asked.prompt_name)
+
+    async def read(one: Asking) -> list[Prepared]:
+        with as_tei():
+            return await one.rows(asked.inputs, how)
+
+    answer = await Asking.of(context, request, asked.model, Task.EMBED).ask(read)
     vectors = leading(answer.output, asked.dimensions)
     check_finite(vectors)
     vectors = unit(vectors) if asked.normalize else vectors
@@ -131,17 +138,22 @@ async def embed(context: Context, request: Request) -> Reply:
 
 async def _ask(asking: Asking, pairs: Sequence[Pair], asked: Asked) -> Told:
     """Ask a model for texts, alone or in pairs."""
-    rows: dict[int, Prepared] = {}
-    for paired in (False, True):
-        places = [place for place, (_, second) in enumerate(pairs) if (second is not None) is paired]
-        if places:
-            texts = {TEXT: [pairs[place][0] for place in places]}
-            if paired:
-                texts[PAIR] = [pairs[place][1] or "" for place in places]
-            with as_tei():
-                made = await asking.read(texts, truncate=bool(asked.truncate))
-            rows |= zip(places, made, strict=True)
-    return await asking.ask([rows[place] for place in range(len(pairs))])
+    how = asked.reading()
+
+    async def read(one: Asking) -> list[Prepared]:
+        rows: dict[int, Prepared] = {}
+        for paired in (False, True):
+            places = [place for place, (_, second) in enumerate(pairs) if (second is not None) is paired]
+            if places:
+                texts = {TEXT: [pairs[place][0] for place in places]}
+                if paired:
+                    texts[PAIR] = [pairs[place][1] or "" for place in places]
+                with as_tei():
+                    made = await one.read(texts, how)
+                rows |= zip(places, made, strict=True)
+        return [rows[place] for place in range(len(pairs))]
+
+    return await asking.ask(read)
 
 
 # Classes --------------------------------------------------------------------------------------------------------------
@@ -150,18 +162,16 @@ async def _ask(asking: Asking, pairs: Sequence[Pair], asked: Asked) -> Told:
 async def predict(context: Context, request: Request) -> Reply:
     """The classes of texts with their scores, the best first; of a model that tags, those of each token."""
     asked = await read_body(context, request, PREDICT)
-    check_direction(asked.truncation_direction)
     asking = Asking.of(context, request, asked.model, Task.CLASSIFY, Task.RERANK, Task.TAG)
     pairs, batch = _pairs(asked.inputs)
     tags = asking.spec.about.task is Task.TAG
-    ids = asking.preprocessor.ids if tags else ""
     answer = await _ask(asking, pairs, asked)
     spec, parameters = answer.spec, asked.parameters
     if tags:
         texts = [text for text, _ in pairs]
         if parameters is None:
             asked_tokens = TokensRequest(inputs=texts, raw_scores=asked.raw_scores)
-            return answer.reply(_token_predictions(answer, texts, asked_tokens, ids))
+            return answer.reply(_token_predictions(answer, texts, asked_tokens))
         entities = _entities(answer, texts, parameters)
         return answer.reply(entities if batch else entities[0])
     activation: Activation | None = usual_activation(spec)
@@ -221,26 +231,22 @@ class Tag(NamedTuple):
 async def predict_tokens(context: Context, request: Request) -> Reply:
     """The class of each token of texts, with its place."""
     asked = await read_body(context, request, TOKENS)
-    check_direction(asked.truncation_direction)
     if not asked.inputs:
         raise InvalidRequest("inputs are empty: send a list of texts")
     pairs: list[Pair] = [(text, None) for text in asked.inputs]
     asking = Asking.of(context, request, asked.model, Task.TAG)
-    ids = asking.preprocessor.ids
     answer = await _ask(asking, pairs, asked)
-    return answer.reply(_token_predictions(answer, asked.inputs, asked, ids))
+    return answer.reply(_token_predictions(answer, asked.inputs, asked))
 
 
-def _token_predictions(
-    answer: Told, texts: Sequence[str], asked: TokensRequest, ids: str
-) -> list[list[dict[str, object]]]:
-    """Return tokens in TEI's form: of each its best class with its score. They are the model's input `ids`."""
+def _token_predictions(answer: Told, texts: Sequence[str], asked: TokensRequest) -> list[list[dict[str, object]]]:
+    """Return tokens in TEI's form: of each its best class with its score."""
     activation = None if asked.raw_scores else usual_activation(answer.spec)
     return [
         [
             {
                 "token": text[tag.start : tag.end],
-                "token_id": int(row.tensors[ids][tag.place]),
+                "token_id": int(row.tensors[answer.ids][tag.place]),
                 "start": tag.start,
                 "end": tag.end,
                 "results": {tag.label: tag.score},

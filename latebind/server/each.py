@@ -1,15 +1,18 @@
-"""Rows of different sizes in one call: grouped by their sizes on the way in, and one by one on the way back."""
+"""Rows of different sizes in one call: grouped by their sizes, asked by one version, and one by one on the way back."""
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import numpy as np
 from msgspec.structs import replace
 
-from latebind.domain.errors import Failed, InvalidRequest
+from latebind.domain.errors import Failed, InvalidRequest, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.preprocessing.preprocessor import Prepared
-from latebind.server.gateway import NO_DIMS, Answer, Array, array_dtype, as_numbers
+from latebind.server.gateway import NO_DIMS, Answer, Array, Claim, Gateway, array_dtype, as_numbers
+from latebind.server.tracing import TracedCall
 
 
 class Part(NamedTuple):
@@ -66,6 +69,99 @@ def write(part: Part, rows: Sequence[Prepared], places: Mapping[str, Sequence[Ar
     for name, some in places.items():
         for place, number in zip(some, part.rows, strict=True):
             place[...] = rows[number].tensors[name]
+
+
+class Superseded(Unavailable):
+    """A call that was made for a version which another has replaced meanwhile."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} became another while this request came: ask what it takes and send it again")
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A call of several rows of the model `spec`: what all of its parts have in common.
+
+    `check` raises unless a version that has replaced `spec` may answer, and `give_back` releases the slots of an
+    answered part, which is done then.
+    """
+
+    gateway: Gateway
+    spec: ModelSpec
+    check: Callable[[ModelSpec], None]
+    give_back: Callable[[Claim, Answer], None]
+    deadline: float
+    priority: int
+    followed: TracedCall | None
+
+    async def answers(self, parts: Sequence[Part], rows: Sequence[Prepared]) -> list[Answer]:
+        """Return the answer to each row. Raises what the gateway raises, and `Superseded`."""
+        if len(parts) == 1:  # as usual: no task
+            return one_by_one(await self._answered(await self._claimed(parts[0], rows)), self.spec.outputs)
+        found: list[Answer | None] = [None] * len(rows)
+        for part, answer in zip(parts, await self._all(parts, rows), strict=True):
+            for number, own in zip(part.rows, one_by_one(answer, self.spec.outputs), strict=True):
+                found[number] = own
+        return cast(list[Answer], found)
+
+    async def _all(self, parts: Sequence[Part], rows: Sequence[Prepared]) -> list[Answer]:
+        """Return the answers to several parts.
+
+        A part waits for its slots while others are with the engine, and none waits that holds any: so calls do not wait
+        for each other. One part waits at a time: a call takes one place in line, however many rows it has.
+        """
+        held: set[Claim] = set()  # claims that are to be released here if nobody else has
+        tasks: list[asyncio.Task[Answer]] = []
+        there: ModelSpec | None = None
+        new = 0  # rows since the event loop had a turn
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in parts:
+                    claim = await self._claimed(part, rows)
+                    held.add(claim)
+                    if there is None:
+                        there = claim.spec
+                    elif claim.spec is not there and (there.steps or claim.spec != there):
+                        # Of a query, models may be others although it is the same to clients.
+                        raise Superseded(there.name)
+                    tasks.append(group.create_task(self._answered(claim, held)))
+                    new += len(part.rows)
+                    if new >= self.spec.max_batch:  # a batch is complete: it goes to the engine now
+                        new = 0
+                        await asyncio.sleep(0)
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            for claim in held:
+                claim.release()
+        return [task.result() for task in tasks]
+
+    async def _claimed(self, part: Part, rows: Sequence[Prepared]) -> Claim:
+        """Return the slots of a part, filled."""
+        claim = await self.gateway.claim(
+            self.spec.name, len(part.rows), deadline=self.deadline, priority=self.priority, dims=part.dims
+        )
+        try:
+            if claim.spec is not self.spec:
+                self.check(claim.spec)
+            write(part, rows, claim.rows)
+        except BaseException:
+            claim.release()
+            raise
+        return claim
+
+    async def _answered(self, claim: Claim, held: set[Claim] | None = None) -> Answer:
+        """Send a filled claim, which is released then, and return its answer."""
+        if held is not None:
+            held.discard(claim)
+        trace = 0 if self.followed is None else self.followed.sends()
+        try:
+            answer = await claim.send(deadline=self.deadline, priority=self.priority, trace=trace)
+        except BaseException:
+            claim.release()
+            raise
+        self.give_back(claim, answer)
+        return answer
 
 
 def one_by_one(answer: Answer, outputs: Sequence[TensorSpec]) -> list[Answer]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import ceil
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -22,7 +22,7 @@ from latebind.preprocessing.preprocessor import Prepared, Preprocessor
 from latebind.preprocessing.text import TextPreprocessor
 from latebind.server.calls import BYTES, Call, CallInput, CallOutput, LabelOutput, Tensor, Terms, TextOutput
 from latebind.server.description import statistics, steps_as_parameters
-from latebind.server.each import Part, check_alike, joined, one_by_one, parts_of, write
+from latebind.server.each import Sending, Superseded, check_alike, joined, parts_of
 from latebind.server.gateway import (
     AdaptationFigures,
     Answer,
@@ -58,13 +58,6 @@ NOT_FOLLOWED: AbstractContextManager[None] = nullcontext()
 USUAL = Reading()
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
-
-
-class Superseded(Unavailable):
-    """A call that was made for a version which another has replaced meanwhile."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"{name} became another while this request came: ask what it takes and send it again")
 
 
 class Service:
@@ -256,14 +249,15 @@ class Service:
         parts = parts_of(spec, rows, max(1, min(spec.max_batch, self.gateway.places(spec.name))))
         with self._followed(spec, Call((), len(rows), (), id=terms.id), parent, terms.began) as followed:
             deadline = self._deadline(spec, terms, len(rows))
-            sending = Sending(spec, version, preprocessor, deadline, terms.priority, followed)
-            if len(parts) == 1:
-                claim = await self._claim_part(sending, parts[0], rows)
-                return one_by_one(await self._answered(claim, sending), spec.outputs)
+
+            def check(there: ModelSpec) -> None:
+                self._check_version(there, spec, version, preprocessor)
+
+            sending = Sending(self.gateway, spec, check, self._give_back, deadline, terms.priority, followed)
             try:
-                return await self._all_answered(sending, parts, rows)
+                return await sending.answers(parts, rows)
             except Superseded:
-                return await self._all_answered(sending, parts, rows)
+                return await sending.answers(parts, rows)
 
     async def infer_raw(
         self, spec: ModelSpec, call: Call, given: Given, version: str | None = None, parent: str = ""
@@ -305,70 +299,6 @@ class Service:
         return structs.replace(
             call, inputs=inputs, raw=(), dims=part.dims, waited=waited, preprocessor=preprocessor
         ), rows
-
-    async def _all_answered(self, sending: "Sending", parts: Sequence[Part], rows: Sequence[Prepared]) -> list[Answer]:
-        """Return the answers to rows in several parts.
-
-        A part waits for its slots while others are with the engine, and none waits that holds any: so calls do not wait
-        for each other. One part waits at a time: a call takes one place in line, however many rows it has.
-        """
-        held: set[Claim] = set()  # claims that are to be released here if nobody else has
-        tasks: list[asyncio.Task[Answer]] = []
-        there: ModelSpec | None = None
-        new = 0  # rows since the event loop had a turn
-        try:
-            async with asyncio.TaskGroup() as group:
-                for part in parts:
-                    claim = await self._claim_part(sending, part, rows)
-                    held.add(claim)
-                    if there is None:
-                        there = claim.spec
-                    elif claim.spec is not there and (there.steps or claim.spec != there):
-                        # Of a query, models may be others although it is the same to clients.
-                        raise Superseded(there.name)
-                    tasks.append(group.create_task(self._answered(claim, sending, held)))
-                    new += len(part.rows)
-                    if new >= sending.spec.max_batch:  # a batch is complete: it goes to the engine now
-                        new = 0
-                        await asyncio.sleep(0)
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            for claim in held:
-                claim.release()
-        found: list[Answer | None] = [None] * len(rows)
-        for part, task in zip(parts, tasks, strict=True):
-            for number, answer in zip(part.rows, one_by_one(task.result(), sending.spec.outputs), strict=True):
-                found[number] = answer
-        return cast(list[Answer], found)
-
-    async def _claim_part(self, sending: "Sending", part: Part, rows: Sequence[Prepared]) -> Claim:
-        """Return the slots of a part, filled."""
-        name, count = sending.spec.name, len(part.rows)
-        claim = await self.gateway.claim(
-            name, count, deadline=sending.deadline, priority=sending.priority, dims=part.dims
-        )
-        try:
-            if claim.spec is not sending.spec:
-                self._check_version(claim.spec, sending.spec, sending.version, sending.preprocessor)
-            write(part, rows, claim.rows)
-        except BaseException:
-            claim.release()
-            raise
-        return claim
-
-    async def _answered(self, claim: Claim, sending: "Sending", held: set[Claim] | None = None) -> Answer:
-        """Send a filled claim, which is released then, and return its answer."""
-        if held is not None:
-            held.discard(claim)
-        trace = 0 if sending.followed is None else sending.followed.sends()
-        try:
-            answer = await claim.send(deadline=sending.deadline, priority=sending.priority, trace=trace)
-        except BaseException:
-            claim.release()
-            raise
-        self._give_back(claim, answer)
-        return answer
 
     def _give_back(self, claim: Claim, answer: Answer) -> None:
         """Release the slots of an answered call, once an observer has seen them."""
@@ -554,17 +484,6 @@ class Service:
 
 def _no_version(spec: ModelSpec, version: str) -> NotFound:
     return NotFound(f"model {spec.name!r} has no version {version!r:.40}: it has {spec.version}")
-
-
-class Sending(NamedTuple):
-    """What all parts of a call have in common; `preprocessor` made its rows, of the raw inputs of `spec`."""
-
-    spec: ModelSpec
-    version: str | None
-    preprocessor: Preprocessor | None
-    deadline: float
-    priority: int
-    followed: TracedCall | None
 
 
 # What a client gets of an answer -------------------------------------------------------------------------------------

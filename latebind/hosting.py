@@ -1,14 +1,15 @@
-"""Serves a module from Python: builds it into a folder unless it is there, and runs `latebind serve` as a child.
+"""Serves a module, or a folder of Hugging Face, from Python: builds it unless it is there, and runs `latebind serve`.
 
-A trusted step: it runs the module's code.
+A trusted step: it runs the module's code. Of a folder's own code nothing is run.
 """
 
 import hashlib
 import signal
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, TypedDict, Unpack
@@ -21,6 +22,11 @@ from latebind.child import READY, Child, started
 from latebind.cli.console import progress
 from latebind.domain.config import EngineConfig, FrontendConfig
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import Task
+from latebind.domain.sizes import Dim
+from latebind.folders.build import NO_DATA, build_folder, data_of, read_folder
+from latebind.folders.files import is_folder, taken
+from latebind.folders.hub import folder_name, local_folder
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.promise import Promise
@@ -32,12 +38,14 @@ from latebind.program.device import HOST, find_device
 from latebind.program.export import Tensors, export_any_size, made_of_another, tensors_of
 from latebind.program.graph import Graph, graph_to_json
 from latebind.program.lengths import own_sizes, resized
+from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.sequence.export import is_sequence
 from latebind.server.listening import check_addresses
 
 PORT = 8000
 OF_A_BUILD = ("name", "samples", "task", "fidelity", "max_batch", "outputs", "dims")  # options of `build_once`
+OF_A_FOLDER = ("name", "data", "task", "fidelity", "max_batch", "dims")  # options of `build_folder_once`
 
 Inputs = Tensor | Mapping[str, Tensor] | Sequence[Tensor]
 Rows = Inputs | Samples | tuple[Samples, Samples]
@@ -56,11 +64,16 @@ class Options(TypedDict, total=False):
     If the module returns a dictionary, `outputs` names those to serve. `dims` say what varies from row to row, as
     `dynamic_shapes` of `torch.export.export` do: `{"ids": {1: Dim("L", 1, 512)}}` (`program.declared.from_export`).
     `arguments` are further arguments of `latebind serve`.
+
+    A folder as Hugging Face saves it says most of that itself. Its options are those of `latebind build FOLDER`: `data`
+    is a table of texts or pictures with their labels, or a folder of pictures, from which learned caches are made;
+    `task` is another one than its architecture is for, and `dims` are as `[Dim("L", 1, 128)]`.
     """
 
     name: str
     folder: Path | str
     samples: Rows
+    data: Path | str
     task: str
     fidelity: float
     deadline: float
@@ -74,14 +87,19 @@ class Options(TypedDict, total=False):
 
 
 @contextmanager
-def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> Iterator[str]:
+def serving(
+    module: nn.Module | Path | str, example_inputs: Inputs | None = None, **options: Unpack[Options]
+) -> Iterator[str]:
     """Serve `module` within the context, which gets the URL of the server::
 
         with latebind.serving(resnet18().eval(), torch.randn(4, 3, 224, 224)) as url:
             ...
+        with latebind.serving("path/to/all-MiniLM-L6-v2") as url:
+            ...
 
-    `example_inputs` are tensors `(N, ...)` by name or in order, or a single one. By default a free port is used. Raises
-    `ExportError` for a module that cannot be served, with what to change in it, `ConfigError` for invalid options, and
+    `example_inputs` are tensors `(N, ...)` by name or in order, or a single one. A path is that of a folder as Hugging
+    Face saves it, and `hf:ORG/NAME` fetches one; they have no example inputs. By default a free port is used. Raises
+    `ExportError` for what cannot be served, with what to change in it, `ConfigError` for invalid options, and
     `Unavailable` at the end of a context in which the server has died.
     """
     _check("serving", options)
@@ -94,8 +112,8 @@ def serving(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options
         child.check()
 
 
-def serve(module: nn.Module, example_inputs: Inputs, **options: Unpack[Options]) -> None:
-    """Serve `module`, by default on port 8000, until the process is interrupted or terminated.
+def serve(module: nn.Module | Path | str, example_inputs: Inputs | None = None, **options: Unpack[Options]) -> None:
+    """Serve `module`, or a folder, by default on port 8000, until the process is interrupted or terminated.
 
     Raises what `serving` raises, and `Unavailable` if the server ends though nobody asked for it.
     """
@@ -123,8 +141,18 @@ def _check(function: str, options: Options) -> None:
 
 
 @contextmanager
-def _built(module: nn.Module, inputs: Inputs, options: Options, tell: Progress) -> Iterator[list[str]]:
+def _built(
+    module: nn.Module | Path | str, inputs: Inputs | None, options: Options, tell: Progress
+) -> Iterator[list[str]]:
     """Build the module into its folder, or one for this time, and yield the arguments of `latebind serve`."""
+    named = isinstance(module, Path | str)
+    for name in ("samples", "outputs") if named else ("data",):
+        if name in options:
+            of = "a folder of Hugging Face, which takes data" if named else "a module, which takes samples"
+            raise ConfigError(f"{name} is no option of {of}: leave it out")
+    if named != (inputs is None):
+        told = "a folder says itself what it reads: leave them out" if named else "give rows as they will come"
+        raise ConfigError(f"example_inputs: {told}")
     # These are checked before a build, which takes minutes.
     device, arguments = options.get("device", HOST.type), options.get("arguments", ())
     kind = find_device(EngineConfig(device=device).device).type
@@ -132,12 +160,19 @@ def _built(module: nn.Module, inputs: Inputs, options: Options, tell: Progress) 
     if "--host" not in arguments:
         check_addresses(frontend)
     backends = options.get("backends") or (() if kind == HOST.type else exact_backends(kind))
-    building: Any = {name: value for name, value in options.items() if name in OF_A_BUILD}
+    build: Callable[..., str]
+    words: tuple[str, ...]
+    if isinstance(module, Path | str):
+        build, words = partial(build_folder_once, str(module)), OF_A_FOLDER
+    else:
+        assert inputs is not None
+        build, words = partial(build_once, module, inputs), OF_A_BUILD
+    building: Any = {name: value for name, value in options.items() if name in words}
     with ExitStack() as stack:
         folder = Path(options.get("folder") or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
-        name = build_once(module, inputs, folder, backends=backends, tell=tell, **building)
-        words = [str(folder), "--model", name, "--port", str(frontend.port), "--device", device]
-        yield [*words, "--deadline-ms", f"{frontend.deadline * 1e3:g}", *arguments]
+        name = build(folder, backends=backends, tell=tell, **building)
+        served = [str(folder), "--model", name, "--port", str(frontend.port), "--device", device]
+        yield [*served, "--deadline-ms", f"{frontend.deadline * 1e3:g}", *arguments]
 
 
 @contextmanager
@@ -211,15 +246,91 @@ def build_once(
                 data=_real(parts[0], inputs, exported.graph) if parts else None,
                 progress=tell,
             )
-            if parts and (unknown := doubt(report.directory, parts, task)):
-                warnings.warn(f"there are no learned caches: {unknown}", stacklevel=2)
-            elif parts:
-                explored = explored_folder(report.directory.path)
-                build_caches(report.directory, *parts, fidelity=fidelity, explored=explored, task=task, progress=tell)
+            if parts:
+                _learn(report.directory, parts, fidelity, task, tell)
             _note(folder, title, version).write_text(found.hexdigest())
     finally:
         torch.set_num_threads(threads)
     return title
+
+
+def build_folder_once(
+    source: str,
+    folder: Path,
+    *,
+    name: str = "",
+    data: Path | str = "",
+    task: str = "",
+    fidelity: float = 0.97,
+    max_batch: int = 16,
+    backends: Sequence[str] = (),
+    dims: Sequence[Dim] = (),
+    tell: Progress = ignore_progress,
+) -> str:
+    """Make a folder as Hugging Face saves it, or `hf:ORG/NAME`, the newest version of a model in `folder`.
+
+    Returns the model's name, by default that of the folder. Nothing is built if the newest version was made of the same
+    files, data and settings; of pictures that a table names only the names count. Raises what `latebind build` raises.
+    """
+    if not is_folder(source):
+        raise ConfigError(f"{source!r:.200}: there is no such folder")
+    if not isinstance(dims, Sequence) or not all(isinstance(dim, Dim) for dim in dims):
+        raise ConfigError(f"dims is {dims!r:.100}: of a folder give the ranges, as [latebind.Dim('L', 1, 128)]")
+    Promise(fidelity)
+    title, rows = name or folder_name(source), Path(data) if data else None
+    threads = torch.get_num_threads()
+    try:
+        learned = (fidelity, str(data)) if data else None
+        settings = (__version__, learned, task, max_batch, tuple(backends), [(dim.name, dim.written()) for dim in dims])
+        found = hashlib.sha256(repr(settings).encode())
+        with taken(local_folder(source), source) as there:
+            _add_files(found, there.path)
+        if rows is not None:
+            _add_files(found, rows)
+        version, is_there = _version(folder, title, found.hexdigest())
+        if not is_there:
+            tell("reading the folder", 0.0)
+            read = read_folder(source, task=task, dims=dims)
+            given = data_of(read, rows) if rows is not None else NO_DATA
+            report = build_folder(
+                read,
+                data=given,
+                directory=Repository(folder).path_for(title, version),
+                name=title,
+                version=version,
+                max_batch=max_batch,
+                backends=list(backends) or None,
+                progress=tell,
+            )
+            if given.samples is not None:
+                _learn(report.directory, given.samples, fidelity, Task.CLASSIFY, tell)
+            _note(folder, title, version).write_text(found.hexdigest())
+    finally:
+        torch.set_num_threads(threads)
+    return title
+
+
+def _learn(
+    directory: ModelDirectory, parts: tuple[Samples, Samples], fidelity: float, task: str, tell: Progress
+) -> None:
+    """Train learned caches, or warn that nobody knows whether the model is a classifier."""
+    if unknown := doubt(directory, parts, task):
+        warnings.warn(f"there are no learned caches: {unknown}", stacklevel=3)
+        return
+    explored = explored_folder(directory.path)
+    build_caches(directory, *parts, fidelity=fidelity, explored=explored, task=task, progress=tell)
+
+
+def _add_files(found: "hashlib._Hash", path: Path) -> None:
+    """Add the names and contents of a file, or of all files in a folder. Raises `ConfigError` where it is neither."""
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    for file in files:
+        try:
+            with file.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+        found.update(f"{file.relative_to(path)} {digest}".encode())
 
 
 def _version(folder: Path, name: str, made_of: str) -> tuple[str, bool]:

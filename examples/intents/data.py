@@ -16,7 +16,8 @@ PARTS = (TRAIN, VAL, TEST)
 Text = tuple[str, str]  # a text, and its label
 Texts = Mapping[str, Sequence[Text]]  # by part
 
-# Texts in place of CLINC150: every way of asking with every thing that is asked for.
+# Texts in place of CLINC150: every way of asking for every thing, behind every opening.
+OPENINGS = ("", "hey, ", "please, ", "one more thing: ")
 MADE = {
     "alarm": (
         ("wake me {}", "set an alarm for {}", "i have to get up {}", "please ring {}", "can you wake me up {}"),
@@ -83,11 +84,12 @@ def _lines(path: Path) -> list[Text]:
 
 
 def _made() -> dict[str, list[Text]]:
-    """Return the texts of `MADE`, 18 of each intent to learn from and 6 of each in the other parts."""
+    """Return the texts of `MADE`: of each label half to learn from, and a quarter in each of the other parts."""
     found: dict[str, list[Text]] = {part: [] for part in PARTS}
     for label, (ways, things) in MADE.items():
-        texts = [way.format(thing) for way, thing in product(ways, things)]
+        texts = [opening + way.format(thing) for opening, way, thing in product(OPENINGS, ways, things)]
         Random(label).shuffle(texts)
-        for part, some in zip(PARTS, (texts[:18], texts[18:24], texts[24:]), strict=True):
+        half, quarter = len(texts) // 2, len(texts) // 4
+        for part, some in zip(PARTS, (texts[:half], texts[half:-quarter], texts[-quarter:]), strict=True):
             found[part] += [(text, label) for text in some]
     return found

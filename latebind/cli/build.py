@@ -24,11 +24,10 @@ from latebind.cli.sources import (
 )
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Task, TensorSpec
-from latebind.folders.build import build_folder, read_folder, samples_of
+from latebind.folders.build import NO_DATA, build_folder, data_of, read_folder
 from latebind.folders.files import is_folder
 from latebind.folders.hub import folder_name
-from latebind.folders.rows import LABEL, TEXT, read_labelled, read_texts
-from latebind.folders.writing import tokens_of
+from latebind.folders.rows import LABEL, TEXT
 from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
@@ -186,6 +185,59 @@ class Compiled:
     threads: Threads = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Building:
+    """What one build was asked for, checked: groups of options, and what of them goes to `build_program`.
+
+    `stages` say where to cut, which a sequence model is not.
+    """
+
+    made: Made
+    rows: Rows
+    training: Training
+    promised: Promised
+    stages: dict[str, Any]
+    how: dict[str, Any]
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """The model's name."""
+        return str(self.how["name"])
+
+    def add_caches(self, samples: tuple[Samples, Samples], task: str) -> dict[str, object]:
+        """Train learned caches for the model that was built, if it is a classifier, and return figures of them."""
+        path: Path = self.how["directory"]
+        if unknown := doubt(ModelDirectory.open(path), samples, task):
+            show_pairs("no learned caches", [("why", unknown)])
+            return {}
+        training, promise = self.training, self.promised.promise()
+        with progress("learning caches") as tell, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=__name__)  # the table says it
+            if training.fresh:
+                delete_exploration(explored_folder(path))
+            learned = build_caches(
+                ModelDirectory.open(path),
+                *samples,
+                fidelity=promise.fidelity,
+                confidence=promise.confidence,
+                presentations=training.lessons,
+                kinds=training.kinds(),
+                candidates=0 if ALL in (training.kind or ()) else CANDIDATES,
+                explored=explored_folder(path),
+                cache_bytes=promise.cache_bytes,
+                answers=promise.answers,
+                task=task,
+                threads=self.how["threads"],
+                seed=self.seed,
+                progress=tell,
+            )
+        show_pairs(f"learned caches for fidelity {promise.fidelity:g}", learned.rows())
+        if learned.tried:
+            show("all networks explored, each alone at the target", learned.variants())
+        return {"caches": learned.rows(), "variants": learned.variants()}
+
+
 def build(
     made: Made,
     *,
@@ -254,32 +306,24 @@ def build(
         promised.promise()
         training.kinds()
         how |= {"directory": path, "name": title, "version": made.version}
-        make = _folder if from_folder else _module
-        figures = make(made, rows, training, promised, stages, how, seed)
+        building = Building(made, rows, training, promised, stages, how, seed)
+        figures = _folder(building) if from_folder else _module(building)
         console.print(f"serve it with: latebind serve {made.repository}")
         save(json_file, figures)
 
 
-def _module(
-    made: Made,
-    rows: Rows,
-    training: Training,
-    promised: Promised,
-    stages: dict[str, Any],
-    how: dict[str, Any],
-    seed: int,
-) -> dict[str, object]:
+def _module(building: Building) -> dict[str, object]:
     """Build what a function returns, with learned caches where there is data."""
-    title = how["name"]
+    made, rows, title = building.made, building.rows, building.title
     check_task(rows.task)
     network = load_module(made.module, made.weights)
-    examples, varying = example_inputs(made.inputs or (), made.dims or (), seed=seed)
+    examples, varying = example_inputs(made.inputs or (), made.dims or (), seed=building.seed)
     given = {name: (str(some.dtype).removeprefix("torch."), some.shape[1:]) for name, some in examples.items()}
     specs = input_specs(given, *varying)
-    _check_size(title, specs, how["max_batch"])
+    _check_size(title, specs, building.how["max_batch"])
     if is_sequence(network):
-        return _sequence(network, examples, made, rows, how)
-    samples = load_samples(rows.data, rows.data_option, seed=seed, inputs=specs) if rows.data else None
+        return _sequence(network, examples, building)
+    samples = load_samples(rows.data, rows.data_option, seed=building.seed, inputs=specs) if rows.data else None
     # before anything is made, and a former model replaced
     ordered = [part.ordered(specs, varying.dims) for part in samples or ()]
     data = ordered[0].typical() if ordered else None
@@ -294,13 +338,13 @@ def _module(
             outputs=made.outputs,
             data=data,
             progress=tell,
-            **stages,
-            **how,
+            **building.stages,
+            **building.how,
         )
     show_pairs(f"{title} version {made.version}", built.rows())
     figures: dict[str, object] = {"program": built.rows(), "caches": None, "variants": None, "composition": None}
     if samples is not None:
-        figures |= _caches(how["directory"], samples, rows.task, training, promised, how["threads"], seed)
+        figures |= building.add_caches(samples, rows.task)
     return figures
 
 
@@ -329,49 +373,36 @@ def _check_options(made: Made, rows: Rows, *, from_folder: bool) -> None:
             raise ConfigError(f"{option}: the folder says that itself: leave the option out")
 
 
-def _folder(
-    made: Made,
-    rows: Rows,
-    training: Training,
-    promised: Promised,
-    stages: dict[str, Any],
-    how: dict[str, Any],
-    seed: int,
-) -> dict[str, object]:
+def _folder(building: Building) -> dict[str, object]:
     """Build a folder as Hugging Face saves it, with learned caches where there is data."""
-    title = how["name"]
+    made, rows, title = building.made, building.rows, building.title
     with progress(f"building {title}") as tell:
         tell("reading the folder", 0.0)
         folder = read_folder(made.module, task=rows.task, dims=tuple(read_dims(made.dims or ()).values()))
-        about, told = folder.about, list(folder.told)
-        _check_size(title, folder.specs(), how["max_batch"])
-        samples, tokens = None, list[list[int]]()
-        if rows.data and about.task is Task.GENERATE:
-            texts = read_texts(Path(rows.data), text_column=rows.text_column)
-            tokens, cut = tokens_of(folder.preprocessor(), texts)
-            told += [cut] if cut else []
-        elif rows.data:
-            if about.task is not Task.CLASSIFY:
-                raise ConfigError(f"--data: learned caches answer for classifiers, and {title} is for {about.task}")
+        about = folder.about
+        _check_size(title, folder.specs(), building.how["max_batch"])
+        data = NO_DATA
+        if rows.data:
             tell("reading the data", 0.0)
             columns = {"text_column": rows.text_column, "label_column": rows.label_column}
-            labelled = read_labelled(Path(rows.data), about.raw[0].media, about.labels, **columns)
-            samples, cut = samples_of(folder, labelled, seed=seed)
-            told += [cut] if cut else []
-        built = build_folder(folder, samples=samples, tokens=tokens, progress=tell, **stages, **how)
+            data = data_of(folder, Path(rows.data), **columns, seed=building.seed)
+        built = build_folder(folder, data=data, progress=tell, **building.stages, **building.how)
     takes = ", ".join(each.name + " (optional)" * each.optional for each in about.raw)
-    said = [("task", f"{about.task}, of {takes}"), *(("note", line) for line in told), *built.rows()]
+    said = [
+        ("task", f"{about.task}, of {takes}"),
+        *(("note", line) for line in (*folder.told, *data.told)),
+        *built.rows(),
+    ]
     show_pairs(f"{title} version {made.version}", said)
     figures: dict[str, object] = {"program": said, "caches": None, "variants": None, "composition": None}
-    if samples is not None:
-        figures |= _caches(how["directory"], samples, Task.CLASSIFY, training, promised, how["threads"], seed)
+    if data.samples is not None:
+        figures |= building.add_caches(data.samples, Task.CLASSIFY)
     return figures
 
 
-def _sequence(
-    network: nn.Module, examples: dict[str, Tensor], made: Made, rows: Rows, how: dict[str, Any]
-) -> dict[str, object]:
+def _sequence(network: nn.Module, examples: dict[str, Tensor], building: Building) -> dict[str, object]:
     """Build a sequence model, on rows like those to come if there are any."""
+    made, rows, title = building.made, building.rows, building.title
     if made.outputs:
         raise ConfigError(f"--output {made.outputs[0]}: a sequence model has one output, {TOKENS}: leave --output out")
     if made.dims:
@@ -386,50 +417,10 @@ def _sequence(
                 f"--data {rows.data!r} must give one array of rows like --input {' '.join(made.inputs or ())}"
             )
         tokens = torch.from_numpy(arrays[0])
-    with progress(f"building {how['name']}") as tell:
-        built = build_sequence(network, tokens, measured_lengths=bool(rows.data), progress=tell, **how)
-    show_pairs(f"{how['name']} version {made.version}", built.rows())
+    with progress(f"building {title}") as tell:
+        built = build_sequence(network, tokens, measured_lengths=bool(rows.data), progress=tell, **building.how)
+    show_pairs(f"{title} version {made.version}", built.rows())
     return {"program": built.rows()}
-
-
-def _caches(
-    path: Path,
-    samples: tuple[Samples, Samples],
-    task: str,
-    training: Training,
-    promised: Promised,
-    threads: int,
-    seed: int,
-) -> dict[str, object]:
-    """Train learned caches for the model that was built, if it is a classifier."""
-    if unknown := doubt(ModelDirectory.open(path), samples, task):
-        show_pairs("no learned caches", [("why", unknown)])
-        return {}
-    with progress("learning caches") as tell, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=__name__)  # the table says it
-        if training.fresh:
-            delete_exploration(explored_folder(path))
-        promise = promised.promise()
-        learned = build_caches(
-            ModelDirectory.open(path),
-            *samples,
-            fidelity=promised.fidelity,
-            confidence=promised.confidence,
-            presentations=training.lessons,
-            kinds=training.kinds(),
-            candidates=0 if ALL in (training.kind or ()) else CANDIDATES,
-            explored=explored_folder(path),
-            cache_bytes=promise.cache_bytes,
-            answers=promise.answers,
-            task=task,
-            threads=threads,
-            seed=seed,
-            progress=tell,
-        )
-    show_pairs(f"learned caches for fidelity {promised.fidelity:g}", learned.rows())
-    if learned.tried:
-        show("all networks explored, each alone at the target", learned.variants())
-    return {"caches": learned.rows(), "variants": learned.variants()}
 
 
 class Lookups(StrEnum):

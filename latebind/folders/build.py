@@ -17,10 +17,10 @@ from latebind.folders.files import CONFIG, Taken, taken
 from latebind.folders.hub import local_folder
 from latebind.folders.networks import Network, configuration, kind_of, load_network, quietly, task_of
 from latebind.folders.reading import Reading, reading_of
-from latebind.folders.rows import Labelled, parts_of, read_samples
+from latebind.folders.rows import LABEL, TEXT, parts_of, read_labelled, read_samples, read_texts
 from latebind.folders.sequences import SequenceNetwork, example_tokens
 from latebind.folders.tasks import LOGITS, activation_of, around, labels_of
-from latebind.folders.writing import writing_of
+from latebind.folders.writing import tokens_of, writing_of
 from latebind.learned.samples import Samples
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.preprocessor import Preprocessor
@@ -43,7 +43,8 @@ OF_STAGES = ("min_stage_seconds", "min_stage_bytes", "max_overhead")  # a sequen
 class Folder:
     """A folder that was read: the module for its task, how its inputs are read, and what it is for.
 
-    `told` are lines for the report.
+    `told` are lines for the report. `preprocessor` makes tensors of raw inputs as a server will; a build has one alone,
+    for the trial of a tokenizer takes a second or two.
     """
 
     shown: str
@@ -51,6 +52,7 @@ class Folder:
     reading: Reading
     about: About
     told: tuple[str, ...]
+    preprocessor: Preprocessor
 
     def specs(self) -> tuple[TensorSpec, ...]:
         """Return the inputs of its module."""
@@ -60,16 +62,31 @@ class Folder:
 
     def files(self) -> dict[str, bytes]:
         """Return the files of a model directory that say how raw inputs are read."""
-        return {PREPROCESSING: json_bytes(Stored(FORMAT, self.reading.settings)), **self.reading.files}
-
-    def preprocessor(self) -> Preprocessor:
-        """Return what makes tensors of raw inputs, as a server will. Raises `LatebindError`."""
-        with tempfile.TemporaryDirectory(prefix="latebind-") as place:
-            return open_preprocessor(ModelDirectory.create(Path(place) / "1", self.files()), self.about)
+        return files_of(self.reading)
 
     def answers(self, rows: dict[str, Tensor]) -> tuple[Tensor, ...]:
         """Return what the network itself answers."""
         return runner(self.module, rows)(*rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Rows like those to come: `samples` to fit learned caches on and to calibrate them, or `tokens` of texts to read.
+
+    `told` are lines for the report.
+    """
+
+    samples: tuple[Samples, Samples] | None = None
+    tokens: Sequence[Sequence[int]] = ()
+    told: tuple[str, ...] = ()
+
+
+NO_DATA = Data()
+
+
+def files_of(reading: Reading) -> dict[str, bytes]:
+    """Return the files of a model directory that say how raw inputs are read."""
+    return {PREPROCESSING: json_bytes(Stored(FORMAT, reading.settings)), **reading.files}
 
 
 def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Folder:
@@ -92,7 +109,9 @@ def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Fol
             module.eval()
             reading = reading_of(network, found, wanted)
             about = _about(network, found, module, reading)
-        folder = Folder(source, module, reading, about, tuple(told))
+        with tempfile.TemporaryDirectory(prefix="latebind-") as place:
+            preprocessor = open_preprocessor(ModelDirectory.create(Path(place) / "1", files_of(reading)), about)
+        folder = Folder(source, module, reading, about, tuple(told), preprocessor)
         _check_preprocessing(folder)
     return folder
 
@@ -111,7 +130,7 @@ def _about(network: Network, found: Taken, module: nn.Module, reading: Reading) 
 
 def _check_preprocessing(folder: Folder) -> None:
     """Raise `ConfigError` where a server would read trial inputs in another way than the folder's own processor."""
-    reading, found = folder.reading, folder.preprocessor().prepare(folder.reading.trials, truncate=True)
+    reading, found = folder.reading, folder.preprocessor.prepare(folder.reading.trials, truncate=True)
     for place, (row, wanted) in enumerate(zip(found, reading.reference(reading.trials), strict=True)):
         for name, tensor in wanted.items():
             own, there = torch.from_numpy(row.tensors[name]), tensor[0]
@@ -135,13 +154,10 @@ def build_folder(
     folder: Folder,
     *,
     directory: Path,
-    samples: tuple[Samples, Samples] | None = None,
-    tokens: Sequence[Sequence[int]] = (),
+    data: Data = NO_DATA,
     **how: Any,
 ) -> BuildReport:
-    """Build a folder that was read into the model directory `directory`, on rows of `samples` too if there are any.
-
-    Of one whose network writes texts, `tokens` are those of texts like those to come.
+    """Build a folder that was read into the model directory `directory`, on rows of `data` too if there are any.
 
     At the end what was built is asked with the trial inputs. For `how` see `build_program`. Raises `ExportError` and
     `ConfigError` as that does, and where an answer is not the network's own; nothing is left in the directory then.
@@ -149,22 +165,22 @@ def build_folder(
     if isinstance(folder.module, SequenceNetwork):
         return build_sequence(
             folder.module,
-            example_tokens(folder.module, tokens),
+            example_tokens(folder.module, data.tokens),
             directory=directory,
-            measured_lengths=bool(tokens),
+            measured_lengths=bool(data.tokens),
             about=folder.about,
             files=folder.files(),
             **{name: said for name, said in how.items() if name not in OF_STAGES},
         )
-    inputs, dims, data = folder.reading.inputs, folder.reading.dims, None
-    if samples is not None:
-        data = samples[0].ordered(folder.specs(), dims).typical()
+    inputs, dims, rows = folder.reading.inputs, folder.reading.dims, None
+    if data.samples is not None:
+        rows = data.samples[0].ordered(folder.specs(), dims).typical()
         if dims:  # what is measured is then as long as what comes
-            inputs = dict(zip(inputs, with_batch(data, 2), strict=True))
+            inputs = dict(zip(inputs, with_batch(rows, 2), strict=True))
     report = build_program(
         folder.module,
         inputs,
-        data=data,
+        data=rows,
         directory=directory,
         dims=dims,
         sizes=folder.reading.sizes or None,
@@ -182,18 +198,27 @@ def build_folder(
 def worst_error(folder: Folder, directory: ModelDirectory) -> float:
     """Return by how much answers to the trial inputs differ from those of network and processor of the folder."""
     trials = folder.reading.trials
-    program, prepared = load_program(directory), open_preprocessor(directory, folder.about)
-    worst = 0.0
-    for row, wanted in zip(prepared.prepare(trials, truncate=True), folder.reading.reference(trials), strict=True):
+    program, worst = load_program(directory), 0.0
+    for row, wanted in zip(
+        folder.preprocessor.prepare(trials, truncate=True), folder.reading.reference(trials), strict=True
+    ):
         tensors = [torch.from_numpy(row.tensors[spec.name])[None] for spec in program.spec.inputs]
         worst = max(worst, relative_error(program.run(*tensors), folder.answers(wanted)))
     return worst
 
 
-def samples_of(folder: Folder, labelled: Labelled, *, seed: int) -> tuple[tuple[Samples, Samples], str]:
-    """Return labelled rows to fit on and to calibrate on, in an order that is drawn (`parts_of`).
+def data_of(folder: Folder, path: Path, *, text_column: str = TEXT, label_column: str = LABEL, seed: int = 0) -> Data:
+    """Return what a file of rows has for a folder: labelled ones for learned caches, or texts to write answers to.
 
-    And what to tell of texts that were cut to fit, "" where none was. Raises `LatebindError` for what cannot be read.
+    The rows are those to fit on and those to calibrate on, in an order that is drawn (`rows.parts_of`). Raises
+    `LatebindError` for what cannot be read, and `ConfigError` for a folder that data is of no use for.
     """
-    samples, told = read_samples(folder.preprocessor(), labelled, list(folder.reading.inputs))
-    return parts_of(samples, labelled, seed=seed), told
+    about = folder.about
+    if about.task is Task.GENERATE:
+        tokens, cut = tokens_of(folder.preprocessor, read_texts(path, text_column=text_column))
+        return Data(None, tokens, (cut,) if cut else ())
+    if about.task is not Task.CLASSIFY:
+        raise ConfigError(f"--data: learned caches answer for classifiers, and {folder.shown} is for {about.task}")
+    labelled = read_labelled(path, about.raw[0].media, about.labels, text_column=text_column, label_column=label_column)
+    samples, cut = read_samples(folder.preprocessor, labelled, list(folder.reading.inputs))
+    return Data(parts_of(samples, labelled, seed=seed), (), (cut,) if cut else ())

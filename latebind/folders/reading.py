@@ -118,9 +118,16 @@ def tokenizer_of(taken: Taken) -> tuple[Foreign, bytes]:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: PLC0415  (an extra)
 
-    if has_file := (taken.network / TOKENIZER).is_file():
+    coded = taken.own(CONFIG).get("model_type") in CODED
+    if (taken.network / TOKENIZER).is_file():
         check_tokenizer((taken.network / TOKENIZER).read_bytes())
-    auto = PreTrainedTokenizerFast if has_file and taken.own(CONFIG).get("model_type") in CODED else AutoTokenizer
+    elif coded:
+        raise ConfigError(
+            f"{taken.shown} has SentencePiece models and no {TOKENIZER}, and what reads them in transformers is code: "
+            f"put a {TOKENIZER} beside them, such as scripts/extra/marian.py of transformers.js makes "
+            "(generate_tokenizer_json), with which Xenova's opus-mt models at the hub were made"
+        )
+    auto = PreTrainedTokenizerFast if coded else AutoTokenizer
     with quietly(taken, "its tokenizer cannot be read"):
         tokenizer = auto.from_pretrained(taken.network, trust_remote_code=False, local_files_only=True)
     if not tokenizer.is_fast:

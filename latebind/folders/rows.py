@@ -34,14 +34,11 @@ WORDS = {Media.PICTURE: "pictures", Media.SOUND: "sounds"}
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Raw rows by input, each as many, the classes that they are of, by number, and which of them are to fit on.
-
-    `fits` is None where nobody says so.
-    """
+    """Raw rows by input, each as many, the classes that they are of, by number, and what each is for, if it is told."""
 
     raw: Mapping[str, Sequence[Raw]]
     labels: Sequence[int]
-    fits: Sequence[bool] | None = None
+    splits: Sequence[object] = ()
 
 
 def is_raw(data: str) -> bool:
@@ -88,14 +85,16 @@ def read_samples(preprocessor: Preprocessor, labelled: Labelled, inputs: Sequenc
 def parts_of(samples: Samples, labelled: Labelled, *, seed: int) -> tuple[Samples, Samples]:
     """Return the rows to fit on and those to calibrate on, in an order that is drawn: files may have one class first.
 
-    They are halves where the file does not say which are which.
+    They are halves where the file does not say which are which. Raises `ConfigError` where it says something else.
     """
-    if labelled.fits is None:
+    if not labelled.splits:
         return samples.halves(seed)
-    order, fits = (
-        torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed)),
-        torch.tensor(labelled.fits),
-    )
+    if CALIBRATE not in labelled.splits or {*labelled.splits} - {FIT, CALIBRATE}:
+        said = ", ".join(sorted({repr(each)[:40] for each in labelled.splits}))
+        wanted = f"rows to learn from say {FIT!r}, rows to calibrate on {CALIBRATE!r}"
+        raise ConfigError(f"--data: {SPLIT!r} says {said:.200}: {wanted}; leave the column out to have halves drawn")
+    fits = torch.tensor([each == FIT for each in labelled.splits])
+    order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
     return samples.take(order[fits[order]]), samples.take(order[~fits[order]])
 
 
@@ -169,7 +168,7 @@ def _read_table(path: Path, media: Media, labels: Sequence[str], column: str, la
         if some and len(some) != len(raw):
             raise ConfigError(f"{path} has {name!r} in {len(some)} of {len(raw)} rows: give it in all or in none")
     rows = {RAW[media]: raw, PAIR: pairs} if pairs else {RAW[media]: raw}
-    return Labelled(rows, found, _fits(splits, path) if splits else None)
+    return Labelled(rows, found, splits)
 
 
 def _file(said: object, path: Path, where: str) -> bytes:
@@ -183,15 +182,6 @@ def _file(said: object, path: Path, where: str) -> bytes:
     if not (file := path.parent / said).is_file():
         raise ConfigError(f"{where}: there is no file {said!r:.200}; names are those of files from {path.parent} on")
     return _content(file)
-
-
-def _fits(splits: Sequence[object], path: Path) -> list[bool]:
-    if set(splits) != {FIT, CALIBRATE}:
-        said = ", ".join(sorted({repr(each)[:40] for each in splits}))
-        raise ConfigError(
-            f"{path}: {SPLIT!r} says {said:.200}: it has to say {FIT!r} in some rows and {CALIBRATE!r} in all others"
-        )
-    return [each == FIT for each in splits]
 
 
 def _label(said: object, labels: Sequence[str], where: str) -> int:

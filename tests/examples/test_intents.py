@@ -53,7 +53,7 @@ def test_texts_that_are_made_have_all_labels_in_all_parts_and_none_twice() -> No
     for part in PARTS:
         assert {label for _, label in made[part]} == labels
     texts = [text for part in PARTS for text, _ in made[part]]
-    assert len(set(texts)) == len(texts) == 240
+    assert len(set(texts)) == len(texts) == 960
 
 
 @pytest.mark.slow
@@ -88,9 +88,9 @@ def test_the_command_writes_tables_that_a_build_takes(
     made = read()
     labels = read_folder(str(tmp_path / "intents")).about.labels
     labelled = read_labelled(tmp_path / "intents.csv", Media.TEXT, labels)
-    assert labelled.fits == [True] * len(made["train"]) + [False] * 48
-    assert [labels[number] for number in labelled.labels[:144]] == [label for _, label in made["train"]]
+    assert labelled.splits == ["train"] * 480 + ["validation"] * 240
+    assert [labels[number] for number in labelled.labels[:480]] == [label for _, label in made["train"]]
     with (tmp_path / "unseen.csv").open(encoding="utf-8", newline="") as file:
         unseen = {row["text"] for row in csv.DictReader(file)}
-    assert unseen | {*labelled.raw["text"][144:]} == {text for part in ("val", "test") for text, _ in made[part]}
-    assert len(unseen) == 48
+    assert unseen | {*labelled.raw["text"][480:]} == {text for part in ("val", "test") for text, _ in made[part]}
+    assert len(unseen) == 240

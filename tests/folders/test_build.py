@@ -125,7 +125,7 @@ def test_a_tokenizer_is_made_of_the_files_of_a_slow_one(tmp_path: Path) -> None:
     (folder / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.__getitem__)))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"}))
     read = read_folder(str(folder))
-    (row,) = read.preprocessor().prepare({"text": ["Please book a table."]})
+    (row,) = read.preprocessor.prepare({"text": ["Please book a table."]})
     words = [next(word for word, number in vocabulary.items() if number == one) for one in row.tensors["input_ids"]]
     assert (words[0], words[-1]) == ("[CLS]", "[SEP]")
     assert "".join(words[1:-1]).replace("##", "") == "pleasebookatable."

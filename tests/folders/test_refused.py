@@ -343,3 +343,12 @@ def test_the_tokenizer_json_is_taken_where_transformers_has_code_in_its_place(co
     with taken(folder, "coded") as found:
         coded, other = tokenizer_of(found)
     assert (coded("how are you?").input_ids, other) == (usual("how are you?").input_ids, data)
+
+
+def test_sentencepiece_models_alone_are_refused_with_how_to_make_a_tokenizer_json(copy: Callable[[str], Path]) -> None:
+    folder = copy("bert")
+    change(folder / "config.json", model_type="marian")
+    (folder / "tokenizer.json").rename(folder / "source.spm")
+    said = r"SentencePiece models and no tokenizer\.json.* put a tokenizer\.json beside them, such as scripts"
+    with taken(folder, "coded") as found, pytest.raises(ConfigError, match=said):
+        tokenizer_of(found)

@@ -7,7 +7,7 @@ import pytest
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Media
-from latebind.folders.build import read_folder, samples_of
+from latebind.folders.build import data_of, read_folder
 from latebind.folders.rows import read_labelled
 from tests.folders.making import make_folder, pictures
 
@@ -70,12 +70,6 @@ def test_numbers_in_json_are_numbers_of_classes(tmp_path: Path) -> None:
             '{"text": "a", "text_pair": "b", "label": 1}\n{"text": "a", "label": 1}',
             "has 'text_pair' in 1 of 2 rows",
         ),
-        (
-            "rows.csv",
-            "text,label,split\na,yes,train\nb,no,test\n",
-            "'split' says 'test', 'train': it has to say 'train'",
-        ),
-        ("rows.csv", "text,label,split\na,yes,train\n", "'split' says 'train': .* 'validation' in all others"),
         ("rows.parquet", b"PAR1", "rows.parquet is no Parquet file"),
         ("rows.xlsx", b"PK", "give a table of texts"),
     ],
@@ -111,7 +105,7 @@ def test_a_table_may_name_pictures_from_where_it_lies(tmp_path: Path) -> None:
     file = tmp_path / "rows.tsv"
     file.write_text("image\tlabel\nshown/a.png\tyes\nb.jpg\t0\n")
     found = read_labelled(file, Media.PICTURE, LABELS)
-    assert (found.raw, found.labels, found.fits) == ({"image": some}, [1, 0], None)
+    assert (found.raw, found.labels, found.splits) == ({"image": some}, [1, 0], [])
     for row, said in (("c.jpg\tyes", "row 1: there is no file 'c.jpg'"), ("..\tyes", "row 1: there is no file '..'")):
         file.write_text(f"image\tlabel\n{row}\n")
         with pytest.raises(ConfigError, match=said):
@@ -143,20 +137,27 @@ def test_a_table_says_which_rows_are_to_fit_on(tmp_path: Path) -> None:
     lines = [f"{'dog ' * (1 + place)},{place % 2},{split}" for place, split in enumerate(splits)]
     file.write_text("\n".join(["text,label,split", *lines]))
     labelled = read_labelled(file, Media.TEXT, folder.about.labels)
-    assert labelled.fits == [split == "train" for split in splits]
-    (fit, calibrate), _ = samples_of(folder, labelled, seed=0)
+    assert labelled.splits == splits
+    data = data_of(folder, file)
+    assert data.samples is not None
+    fit, calibrate = data.samples
     lengths = [[len(row) - 2 for row in part.inputs["input_ids"]] for part in (fit, calibrate)]  # type: ignore[call-overload]
     assert sorted(lengths[0]) == [place + 1 for place in range(30) if place % 3] != lengths[0]
     assert sorted(lengths[1]) == [place + 1 for place in range(0, 30, 3)] != lengths[1]
+    for said in ("test", "train"):
+        file.write_text(f"text,label,split\ndog,yes,train\nfox,no,{said}\n")
+        with pytest.raises(ConfigError, match=f"'split' says .*'{said}'.*: rows to learn from say 'train'"):
+            data_of(folder, file)
 
 
 def test_rows_are_tokens_in_an_order_that_is_drawn(tmp_path: Path) -> None:
     folder = read_folder(str(make_folder("bert", tmp_path / "folder")))
     file = tmp_path / "rows.csv"
     file.write_text("text,label\n" + "".join(f"{'dog ' * (1 + place)},{place // 20}\n" for place in range(60)))
-    labelled = read_labelled(file, Media.TEXT, folder.about.labels)
-    (fit, calibrate), told = samples_of(folder, labelled, seed=0)
-    assert told == "14 of 60 are cut to the longest that the model reads"
+    data = data_of(folder, file)
+    assert data.told == ("14 of 60 are cut to the longest that the model reads",)
+    assert data.samples is not None
+    fit, calibrate = data.samples
     assert len(fit) == len(calibrate) == 30
     for part in (fit, calibrate):
         assert part.labels is not None

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from examples.cifar10.model import resnet20
 from latebind.domain.errors import ConfigError, ExportError
+from latebind.domain.sizes import Dim
 from latebind.program.backends import (
     BACKENDS,
     CompileOptions,
@@ -25,6 +26,7 @@ from latebind.program.cut import cut_points, find_carries, split, with_carries
 from latebind.program.eager import Eager, in_eager
 from latebind.program.export import Exported, export, run_module
 from latebind.program.graph import Graph, graph_from_json, graph_to_json
+from latebind.program.openvino import OpenVinoStage
 from latebind.program.verify import relative_error
 from tests.program.modules import (
     Branchy,
@@ -241,3 +243,29 @@ class Special(nn.Module):
 def test_what_openvino_cannot_convert_is_reported(module: nn.Module) -> None:
     with pytest.raises(ExportError, match=r"OpenVINO cannot convert.*leave that backend out"):
         compile_whole(module.eval(), torch.randn(*STEPS), backend="openvino")
+
+
+class Views(nn.Module):
+    """Views rows of any length: heads apart, together again, all words below each other, a size of 1 in front."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Map `(B, L, 16)` to `(B, L, 2, 8)`, `(B, L, 16)`, `(B, 2 * L, 8)`, `(B, 2, 8, L)`, `(B, 1, L, 16)`."""
+        rows, length, _ = x.shape
+        heads = x.sin().view(rows, length, -1, 8)
+        swapped = heads.transpose(1, 2).cos()
+        together = swapped.transpose(1, 2).reshape(rows, length, -1)
+        turned = x.transpose(1, 2).exp().view(rows, 2, 8, length)
+        return heads, together, heads.view(rows, -1, 8), turned, together.view(rows, 1, length, 16)
+
+
+def test_openvino_knows_the_sizes_of_views_that_do_not_vary() -> None:
+    usable("openvino")
+    exported = export(Views(), {"x": torch.randn(3, 5, 16)}, dims=[Dim("L", 1, 9)], sizes={"x": ["L", 16]})
+    stage = compile_graph(*exported, backend="openvino", threads=1)
+    assert isinstance(stage, OpenVinoStage)
+    shapes = [str(output.get_partial_shape()) for output in stage.dynamic._compiled.outputs]
+    assert shapes == ["[?,?,2,8]", "[?,?,16]", "[?,?,8]", "[?,2,8,?]", "[?,1,?,16]"]
+    for rows, length in [(1, 1), (3, 5), (2, 9), (1, 4)]:
+        x = torch.randn(rows, length, 16)
+        for found, expected in zip(stage(x), Views()(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

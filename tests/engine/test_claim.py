@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from latebind.compiled import is_compiled
 from latebind.domain.actions import Outcome
 from latebind.domain.errors import Expired, IllegalEvent, InvalidRequest, Refused, TooLarge, Unavailable
 from latebind.domain.events import Arrived, Cancelled
@@ -26,6 +27,8 @@ from latebind.engine.shared import NO_STEP, WROTE, EventReader, Told
 from latebind.engine.slots import Extents, ModelSlots, SlotMemory
 from latebind.server.gateway import NO_DIMS, Answer
 from tests.engine.lengths import WIDTH, mapped, spec_of
+
+pytestmark = pytest.mark.skipif(is_compiled(), reason="compiled code takes real engines alone, and these are pretended")
 
 TOKENS = TensorSpec("tokens", "int64", (8,), padding=0)
 SPEC = ModelSpec("net", "1", (TOKENS,), (TOKENS,), 2, 4, kinds=(StageKind.STATIC, StageKind.DECODER))

@@ -37,6 +37,7 @@ class Scheduler:
         limit, hopes = config.policy.max_batch, self.policy.counts_exits
         lanes = [Lane(served, self._models, most=limit, hopes=hopes) for served in config.models]
         self._lanes = {lane.name: lane for lane in lanes}
+        self._with_levels = [lane for lane in lanes if lane.depth is not None]
         self._workers: list[Worker] = []
         for number, granularity in enumerate(config.granularities or (ANY_SIZE,) * config.workers):
             worker = Worker(
@@ -280,7 +281,7 @@ class Scheduler:
             inputs = batch.length if batch.spec.kinds or estimate.by_length else 1
             estimate.observe(now - launched_at, size, batch.stage, inputs)
         if stage in batch.spec.lookups:
-            self._lanes[batch.spec.name].estimate.observe_exits(stage, len(members), len(exited))
+            self._lanes[batch.spec.name].observe_exits(stage, members.values(), [members[i] for i in exited])
         last = stage + 1 == batch.spec.stages and batch.kind is not StageKind.DECODER
         if last or exited:
             for i, left_at in worker.table.leaving(batch, tuple(members) if last else exited, stage):
@@ -302,7 +303,8 @@ class Scheduler:
         for entry in worker.begun:
             new = [i for i in event.requests if i in entry.members]
             if new:
-                self._lanes[entry.spec.name].estimate.observe_exits(event.stage, 0, len(new))
+                left = [entry.members[i] for i in new]
+                self._lanes[entry.spec.name].observe_exits(event.stage, (), left)
             for i, left_at in worker.table.leaving(entry, new, event.stage):
                 self._end(entry.members.pop(i), Outcome.ANSWERED, now, actions, left_at)
         worker.drop_empty()
@@ -444,7 +446,12 @@ class Scheduler:
                 break
             if not (self._models.requests or table.entries):
                 break
+            for lane in self._with_levels:
+                if lane.queue:
+                    self.policy.choose_level(lane, now)
             decision = self.policy.decide(worker, now)
+            for lane in self._with_levels:
+                lane.estimate_lowest()
             if isinstance(decision, Launch):
                 self._start(worker, decision, now)
                 self._run(worker, table.pick(-1), now, actions)
@@ -473,8 +480,10 @@ class Scheduler:
         lane = self._lanes[launch.model]
         members = {i: lane.remove(i) for i in launch.requests}
         self._queued -= len(members)
+        level = lane.start(len(members))
         for request in members.values():
             request.started = now
+            request.level = level
         if worker.table.entries:
             worker.refills[launch.model] += len(members)
         worker.table.push(SubBatch(lane.spec, members), now)
@@ -496,10 +505,10 @@ class Scheduler:
         if len(batch.members) > most:  # what was set aside has come back to others at its stage
             batch = worker.table.part(batch, tuple(batch.members)[:most])
         worker.running = batch
-        requests, slots = batch.ids_and_slots()
+        requests, slots, levels = batch.rows()
         batch.ran = len(requests)
         worker.launched = batch.ran, now
-        actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots))
+        actions.append(Run(worker.number, batch.spec.name, batch.stage, requests, slots, levels))
 
     def _started(self) -> list[SubBatch]:
         return [entry for worker in self._workers for entry in worker.begun]

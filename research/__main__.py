@@ -19,6 +19,7 @@ PARTS = {
     "calibration": "gati.command",
     "locality": "gati.command",
     "drift": "gati.command",
+    "load": "gati.command",
     "scheduler": "overhead.command",
     "queries": "gati.command",
     "queries-live": "gati.command",

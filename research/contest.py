@@ -291,7 +291,8 @@ class Simulated:
     ) -> dict[str, Played]:
         """Return the outcomes; on all sides with exits a request leaves at the same place."""
         del alone  # nothing changes its pace here
-        early = [leaving_stage(self._costs.exits, random) for _ in times]
+        exits = self._costs.exits
+        early = [leaving_stage(exits, exits.costs.hit_rates, random.random()) for _ in times]
         steps = random.choices(self._costs.whole.costs.output_steps, k=len(times))
         return {name: self._played(self._sides[name], times, early, steps, allowed) for name in names}
 

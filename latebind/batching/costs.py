@@ -5,7 +5,7 @@ longer to derive are kept until something has moved noticeably. Pure.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from itertools import accumulate, pairwise
 from math import ceil, inf
@@ -150,8 +150,8 @@ class Estimate:
     `lengths` are those of the answers in training data.
 
     Hit rates are shares of all requests. While requests run, what is observed to leave at each exit takes their place:
-    other inputs come than were profiled, adaptation changes the caches, or a cache is not in memory. `alive` is the
-    share of requests that runs each stage, with a 0 behind the last; `exits` says whether any leave early, as built.
+    other inputs come than were profiled, adaptation changes the caches, or a cache is not in memory. `exits` says
+    whether any leave early, as built. With an operating curve, figures are for the level that was set last.
     """
 
     def __init__(self, spec: ModelSpec, costs: ModelCosts) -> None:
@@ -176,16 +176,14 @@ class Estimate:
         self._once, self._encoders, self._decoders = (
             _sums([float(one is kind) for one in kinds]) for kind in StageKind
         )
-        alive = shares_alive(spec, costs)
-        self._leaving = {i: min(1.0, costs.hit_rates.get(i, 0.0) / alive[i]) for i in spec.lookups}
-        self.exits = any(share > 0.0 for share in self._leaving.values())
-        self._then = dict(self._leaving)  # when figures were last derived
-        self._moves = 0  # counts changes of these shares that are large enough for that
-        self.alive: list[float] = []
-        self._ends: list[int] = []  # the stages behind which some leave
-        self._derive_alive()
-        self._known: dict[Any, Any] = {}
+        rates = [level.hit_rates for level in costs.levels] or [costs.hit_rates]
+        self._levels = [_Leaving(spec, each) for each in rates]
+        self.exits = any(level.exits for level in self._levels)
+        self._moves = 0  # counts changes of the shares that leave which are large enough to derive figures anew
+        self._at = self._levels[costs.target]
+        self._known: list[dict[Any, Any]] = [{} for _ in self._levels]
         self._known_at = 0
+        self._level = costs.target
 
     # What is learned ------------------------------------------------------------------------------------------------
 
@@ -194,12 +192,26 @@ class Estimate:
         """Counts changes that are large enough to derive figures anew."""
         return self.pace.changes + self.decoding.changes + self._moves
 
+    @property
+    def level(self) -> int:
+        """The level of the operating curve that figures are for."""
+        return self._level
+
+    def at_level(self, level: int) -> None:
+        """Return figures for this level from now on."""
+        self._level, self._at = level, self._levels[level]
+
+    @property
+    def alive(self) -> list[float]:
+        """The share of requests that runs each stage, with a 0 behind the last."""
+        return self._at.alive
+
     def known(self) -> dict[Any, Any]:
         """Return the figures that are derived already; none if something has moved since."""
         changes = self.pace.changes + self.decoding.changes + self._moves
         if changes != self._known_at:
-            self._known, self._known_at = {}, changes
-        return self._known
+            self._known, self._known_at = [{} for _ in self._levels], changes
+        return self._known[self._level]
 
     @property
     def doubted(self) -> bool:
@@ -215,26 +227,13 @@ class Estimate:
         """Note the seconds of one step of a stage, from its launch until its end was reported."""
         self._paces[stage].observe(self._table(batch, inputs).unit[stage], seconds)
 
-    def observe_exits(self, stage: int, reached: int, left: int) -> None:
+    def observe_exits(self, stage: int, reached: int, left: int, level: int = 0) -> None:
         """Note that `left` of the requests that ran `stage` had their answer from the learned cache behind it.
 
-        Where lookups run aside, first `reached` are told, with none that left, and later who left, with none reached.
+        They run at this `level`. Where lookups run aside, first `reached` are told, with none that left, and later who
+        left, with none reached.
         """
-        share = self._leaving[stage]
-        share = self._leaving[stage] = min(1.0, max(0.0, share + LATEST_EXIT * (left - share * reached)))
-        then = self._then[stage]
-        if abs(share - then) > MOVED or (share < RARE) != (then < RARE):
-            self._then = dict(self._leaving)
-            self._moves += 1
-            self._derive_alive()
-
-    def _derive_alive(self) -> None:
-        stages, leaving = range(self._spec.stages), self._then
-        self.alive = [1.0]
-        for i in stages[:-1]:
-            self.alive.append(max(1e-6, self.alive[i] * (1.0 - leaving.get(i, 0.0))))
-        self.alive.append(0.0)
-        self._ends = [i for i in stages if leaving.get(i, 0.0) >= RARE or i + 1 == self._spec.stages]
+        self._moves += self._levels[level].observe(stage, reached, left)
 
     # Seconds of runs that nobody leaves early (LazyBatching, algorithm 1) ---------------------------------------------
 
@@ -336,11 +335,11 @@ class Estimate:
         The last exit is the end. Later stages run with the number of members that are left on average.
         """
         found: list[tuple[float, float]] = []
-        seconds = 0.0
+        seconds, alive, ends = 0.0, self._at.alive, self._at.ends
         for i in range(stage, self._spec.stages):
-            seconds += self.unit(max(1, round(batch * self.alive[i] / self.alive[stage])), i, inputs)
-            if i in self._ends:
-                found.append((batch * (1.0 - self.alive[i + 1] / self.alive[stage]), seconds))
+            seconds += self.unit(max(1, round(batch * alive[i] / alive[stage])), i, inputs)
+            if i in ends:
+                found.append((batch * (1.0 - alive[i + 1] / alive[stage]), seconds))
         return found
 
     def until_exit(self, stage: int, batch: int, inputs: int = 1) -> float:
@@ -413,6 +412,43 @@ class Estimate:
         return found
 
 
+class _Leaving:
+    """Who leaves where at one level of the operating curve: as profiled, and then as observed.
+
+    `alive` is the share of requests that runs each stage, with a 0 behind the last, and `ends` are the stages behind
+    which some leave. `exits` says whether any leave early, as built.
+    """
+
+    def __init__(self, spec: ModelSpec, hit_rates: Mapping[int, float]) -> None:
+        self._stages = spec.stages
+        alive = shares_alive(spec.stages, hit_rates)
+        self._leaving = {i: min(1.0, hit_rates.get(i, 0.0) / alive[i]) for i in spec.lookups}
+        self._then = dict(self._leaving)  # when figures were last derived
+        self.exits = any(share > 0.0 for share in self._leaving.values())
+        self.alive: list[float] = []
+        self.ends: list[int] = []
+        self._derive()
+
+    def observe(self, stage: int, reached: int, left: int) -> bool:
+        """Note who left; return whether it has moved so far that figures are to be derived anew."""
+        share = self._leaving[stage]
+        share = self._leaving[stage] = min(1.0, max(0.0, share + LATEST_EXIT * (left - share * reached)))
+        then = self._then[stage]
+        if abs(share - then) <= MOVED and (share < RARE) == (then < RARE):
+            return False
+        self._then = dict(self._leaving)
+        self._derive()
+        return True
+
+    def _derive(self) -> None:
+        stages, leaving = range(self._stages), self._then
+        alive = [1.0]
+        for i in stages[:-1]:
+            alive.append(max(1e-6, alive[i] * (1.0 - leaving.get(i, 0.0))))
+        self.alive = [*alive, 0.0]
+        self.ends = [i for i in stages if leaving.get(i, 0.0) >= RARE or i + 1 == self._stages]
+
+
 class Exits(dict[tuple[int, int], float]):
     """The seconds until a member may leave that goes on from before `stage`, by batch size and length."""
 
@@ -454,11 +490,11 @@ def sizes(most: int) -> list[int]:
     return [*(1 << exponent for exponent in range((most - 1).bit_length())), most]
 
 
-def shares_alive(spec: ModelSpec, costs: ModelCosts) -> list[float]:
-    """Return the share of requests that run each stage by the profile's hit rates, and a 0 behind the last."""
+def shares_alive(stages: int, hit_rates: Mapping[int, float]) -> list[float]:
+    """Return the share of requests that run each stage by these hit rates, and a 0 behind the last."""
     shares = [1.0]
-    for stage in range(spec.stages - 1):
-        shares.append(max(1e-6, shares[-1] - costs.hit_rates.get(stage, 0.0)))
+    for stage in range(stages - 1):
+        shares.append(max(1e-6, shares[-1] - hit_rates.get(stage, 0.0)))
     return [*shares, 0.0]
 
 

@@ -42,6 +42,12 @@ class BatchPolicy(Protocol):
     def table(self) -> BatchTable:
         """Return an empty batch table for one worker."""
 
+    def choose_level(self, model: Lane, now: float) -> None:
+        """Choose at which level of its operating curve requests of `model` start at time `now`.
+
+        It is asked before `decide`, where the policy `counts_exits` and the model has such a curve.
+        """
+
     def decide(self, view: Worker, now: float) -> Decision:
         """Return what a worker does next that is free, or at a stage boundary, at time `now`.
 
@@ -76,6 +82,10 @@ class Stacked:
     def table(self) -> BatchTable:
         """Return an empty stack."""
         return Stack()
+
+    def choose_level(self, model: Lane, now: float) -> None:
+        """Choose the surest level that leaves all who wait in time (`batching.depth`)."""
+        model.choose_level(now)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -5,6 +5,7 @@ of priorities: policies take the requests that these return. Without priorities,
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
 from math import frexp, inf, ldexp
@@ -12,6 +13,7 @@ from operator import attrgetter
 
 from latebind.batching.costs import Estimate, Works
 from latebind.batching.decisions import Launch
+from latebind.batching.depth import Depth
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Outlook, length_class
 from latebind.domain.model import ModelSpec
@@ -20,6 +22,10 @@ LAST = 256  # the rank of requests without a priority
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
 LATEST_LENGTHS = 512  # requests, of which half are counted less each time so many have come
 RARELY = 0.01  # requests of a length that are forgotten
+NO_LEVEL = -1  # of requests of models without an operating curve
+STRETCHED = (
+    8  # of the requests that wait, of which `Backlog.stretch` asks how much longer the work before them may take
+)
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
 
 
@@ -63,6 +69,7 @@ class Request:
         self.slack = slack
         self.started = started
         self.steps = steps
+        self.level = NO_LEVEL  # of its model's operating curve, from its start on
         self.delayed = 0.0
         self.preempted = 0
         self.left = False
@@ -301,6 +308,20 @@ class Backlog:
             start += seconds
         return inf
 
+    def stretch(self, now: float) -> float:
+        """Return how many times as long all work may take for all to be in time; those that are late do not count.
+
+        Of many that wait a few are asked, evenly from the last one on.
+        """
+        least, latest, works = inf, self._latest, self._works
+        for at in range(len(works) - 1, -1, -max(1, len(works) // STRETCHED)):
+            left = latest[at] - now
+            if left >= 0.0:
+                work = sum(works[: at + 1])
+                if left < least * work:
+                    least = left / work
+        return least * self.at_once
+
     def check(self, turns: Iterable[Turn]) -> None:
         """Raise `AssertionError` where an invariant does not hold; `turns` are those of all requests that may start."""
         assert self._turns == sorted(turns), "the waiting work is out of order"
@@ -344,6 +365,9 @@ class Lane:
         self.spec = served.spec
         self.name = served.spec.name
         self.estimate = Estimate(served.spec, served.costs)
+        self.depth: Depth | None = None
+        if hopes and served.costs.levels:
+            self.depth = Depth(self.estimate, len(served.costs.levels), served.costs.target, served.below)
         self.queue = Queue(models.order, served.spec)
         self.held = Queue(models.order)
         self.most = min(most or served.spec.max_batch, served.spec.max_batch)
@@ -351,6 +375,9 @@ class Lane:
         self.open = True
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.changes = -1  # `Estimate.changes` when that was computed
+        self._levels = len(served.costs.levels)
+        self._works: list[float] = []  # by level of the operating curve
+        self._works_of = -1  # `changes` when these were computed
         self._limit = 1  # the largest batch that the policy forms
         self._inputs = float(self.estimate.typical)  # mean steps or length of an input, exponentially weighted
         self.mix: dict[int, float] = {}  # by length class, how many of the latest requests had it
@@ -443,6 +470,45 @@ class Lane:
     def launch(self, requests: Iterable[Request]) -> Launch:
         """Return the decision to start these requests."""
         return Launch(self.name, tuple([request.id for request in requests]))
+
+    # How sure its learned caches must be ------------------------------------------------------------------------------
+
+    def choose_level(self, now: float) -> None:
+        """Choose the level of its operating curve for requests that start now; figures are for it until told else."""
+        assert self.depth is not None, "the model has no operating curve"
+        models, rate = self._models, self.queue.rate(now)
+        others = sum([lane.queue.rate(now) * lane.seconds_per_request for lane in models.waiting if lane is not self])
+        free = max(0.0, models.backlog.at_once - others) / rate if rate > 0.0 else inf
+        self.depth.choose(self._level_works, models.backlog.stretch(now), free)
+
+    def estimate_lowest(self) -> None:
+        """Let figures be for the lowest level again: who could be in time at it is not refused."""
+        if self.depth is not None:
+            self.depth.estimate_lowest()
+
+    def start(self, requests: int) -> int:
+        """Return the level at which so many requests start now."""
+        if self.depth is None:
+            return NO_LEVEL
+        self.depth.start(requests)
+        return self.depth.level
+
+    def observe_exits(self, stage: int, reached: Iterable[Request], left: Iterable[Request]) -> None:
+        """Note who of those that ran a stage was answered by the learned cache behind it (`Estimate.observe_exits`)."""
+        there, gone = Counter([one.level for one in reached]), Counter([one.level for one in left])
+        for level in {*there, *gone}:
+            known = self.estimate.level if level == NO_LEVEL else level
+            self.estimate.observe_exits(stage, there[level], gone[level], known)
+
+    @property
+    def _level_works(self) -> list[float]:
+        """The seconds that a usual request takes of a worker, by level; kept until costs have moved noticeably."""
+        if self._works_of != self.changes:
+            self._works_of, self._works = self.changes, []
+            for level in range(self._levels):
+                self.estimate.at_level(level)
+                self._works.append(self.estimate.work(self._limit, self.usual, self._within))
+        return self._works
 
     # What a new request has to expect ---------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from math import inf
 
 from mypy_extensions import mypyc_attr
 
-from latebind.batching.requests import Groups, Lane, Models, Request, Turn
+from latebind.batching.requests import NO_LEVEL, Groups, Lane, Models, Request, Turn
 from latebind.domain.costs import batch_length
 from latebind.domain.model import ModelSpec, StageKind
 
@@ -28,7 +28,7 @@ class SubBatch:
         self.step = step
         self.preempted: float | None = None  # when another sub-batch was let past this one
         self.ran = 0  # members in the last launch
-        self._ids_and_slots: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._rows: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (), ())
         self._due: tuple[int, float] = (0, inf)  # the earliest deadline, and the number of members it was taken from
         self._groups: tuple[int, Groups, list[Turn]] | None = None  # with the number of members
         self._longest: tuple[int, int] = (0, 1)  # the steps of the longest input, likewise
@@ -64,11 +64,16 @@ class SubBatch:
             self._length = len(self.members), batch_length(lengths, True)
         return self._length[1]
 
-    def ids_and_slots(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the ids of the members and their slots; cached while the number of members is the same."""
-        if len(self._ids_and_slots[0]) != len(self.members):
-            self._ids_and_slots = tuple(self.members), tuple([request.slot for request in self.members.values()])
-        return self._ids_and_slots
+    def rows(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Return ids, slots and levels of the members; cached while their number is the same.
+
+        There are no levels where the model has no operating curve.
+        """
+        if len(self._rows[0]) != len(self.members):
+            members = self.members.values()
+            levels = [request.level for request in members if request.level != NO_LEVEL]
+            self._rows = tuple(self.members), tuple([request.slot for request in members]), tuple(levels)
+        return self._rows
 
     @property
     def due(self) -> float:
@@ -122,7 +127,7 @@ class SubBatch:
     def absorb(self, other: "SubBatch") -> None:
         """Take over the members of another sub-batch that it can merge with."""
         self.members |= other.members
-        self._ids_and_slots, self._due, self._groups = ((), ()), (0, inf), None
+        self._rows, self._due, self._groups = ((), (), ()), (0, inf), None
         self._longest = self._length = 0, 1
 
 

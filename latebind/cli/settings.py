@@ -40,6 +40,9 @@ Who may call
     repeated. Default: none.
 Early exits and batches
   --exits engine.exits: Whether learned caches may answer early. Default: yes.
+  --floor engine.floor: Answer with less fidelity than calibrated, but no less than this, where requests would be late
+    or refused otherwise, and with more where there is time. Default: always as calibrated.
+  --below engine.below: The largest share of requests to answer with less than calibrated. Default: 1.
   --policy policy.name: Which requests run together: late, lazy+, graph, or a class of yours, as package.module:Class,
     which is imported and runs. Default: late.
   --max-batch policy.max_batch: The largest batch; 0: what each model was built for. Default: 0.

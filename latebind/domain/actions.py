@@ -22,6 +22,7 @@ class Run(Told, frozen=True):
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
     At stage 0 the worker gathers the inputs from the slots; later it goes on with the activations of `requests`.
+    `levels` are those of the model's operating curve that they run at, in the same order; empty if it has none.
     """
 
     worker: int
@@ -29,6 +30,7 @@ class Run(Told, frozen=True):
     stage: int
     requests: tuple[int, ...]
     slots: tuple[int, ...]
+    levels: tuple[int, ...] = ()
 
 
 class Reply(EqualButLast, frozen=True):

@@ -105,6 +105,7 @@ class ServedModel:
     costs: ModelCosts
     max_queued: int = 256
     footprint: Footprint = NOTHING  # used only where memory is limited
+    below: float = 1.0  # the largest share of requests that may run at a level below the target's
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `slots` is the number of requests of one model that may be in the server at once. For each of the `granularities`,
     if any, there is a worker with batches no larger; on a CPU at most cores divided by threads of them run at once.
+
+    With a `floor` under 1, requests are answered with more or less fidelity, by the time that there is, but never with
+    less than that; at most the share `below` with less than their model's caches were calibrated for.
     """
 
     workers: int = 1
@@ -148,6 +152,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cores: tuple[int, ...] = ()
     slots: int = 256
     exits: bool = True
+    floor: float = 1.0
+    below: float = 1.0
     backend: str | None = None
     device: str = "cpu"
 
@@ -155,6 +161,11 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not DEVICE.fullmatch(self.device):
             raise ConfigError(f"engine.device is {self.device!r}: give cpu, cuda, or cuda:0 for the first of several")
         _require("engine", self, "workers", "threads", "slots", least=1, say="give 1 or more")
+        for name in ("floor", "below"):
+            if not 0.0 < getattr(self, name) <= 1.0:
+                raise ConfigError(f"engine.{name} is {getattr(self, name)}: give a share above 0 and up to 1")
+        if self.floor < 1.0 and not self.exits:
+            raise ConfigError("engine.floor is for learned caches, and exits are off: leave one of both out")
         if any(batch < 1 for batch in self.granularities):
             raise ConfigError(f"engine.granularities are {self.granularities}: give batches of 1 or more")
 
@@ -335,3 +346,9 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generations: GenerationsConfig = GenerationsConfig()
     repository: RepositoryConfig = RepositoryConfig()
     cluster: ClusterConfig = ClusterConfig()
+
+    def __post_init__(self) -> None:
+        if self.adaptation.on and self.engine.floor < 1.0:
+            raise ConfigError(
+                "engine.floor chooses among thresholds of the build, and adaptation.on replaces them: leave one out"
+            )

@@ -118,6 +118,18 @@ MOST_SECONDS = 86_400.0  # that a stage, a lookup or a load may have been measur
 
 
 @dataclass(frozen=True, slots=True)
+class Level:
+    """A point of a model's operating curve: how surely its learned caches answer, and how many requests leave then.
+
+    Who runs at it is promised `fidelity`: the share of answers that equal the whole network's. `hit_rates[i]` is the
+    share of all requests that leave at the lookup behind stage i; a stage without one has no lookup at this level.
+    """
+
+    fidelity: float
+    hit_rates: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCosts:
     """The measured costs of one model on one kind of worker.
 
@@ -125,6 +137,9 @@ class ModelCosts:
     learned cache behind stage i and `hit_rates[i]` the share of all requests that leave there; both only have the
     stages with a cache. Where lookups are `aside`, the network does not wait for them. `output_steps` are the lengths
     of answers in training data, ascending; any number of them.
+
+    `levels` are those that the scheduler chooses among for each request, the surest first; `hit_rates` are then those
+    of level `target`, at which requests run that have time. Without levels all run at the one that was calibrated.
     """
 
     stages: tuple[Grid, ...]
@@ -134,6 +149,8 @@ class ModelCosts:
     load_seconds: float = 0.0
     aside: bool = False
     output_steps: tuple[int, ...] = (1,)
+    levels: tuple[Level, ...] = ()
+    target: int = 0
 
     @property
     def typical(self) -> int:

@@ -4,7 +4,7 @@ The fields of the classes are the names of the figures, which `server.gateway` d
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -44,7 +44,8 @@ class Histogram:
 class ModelMetrics:
     """The figures of one model, including requests that are steps of queries; or of one query, with nodes as stages.
 
-    `batches`, `runs` and `run_seconds` are by batch size. `tokens` and `first_token_seconds` are of models with a
+    `batches`, `runs` and `run_seconds` are by batch size. Requests that have started are `promised` a fidelity each,
+    where it follows the load. `tokens` and `first_token_seconds` are of models with a
     decoder, each of whose runs writes one token of every request in it. The last three fields are of models whose rows
     differ in length: those of answered requests, those of the rows of all runs, and what these were filled up to.
     """
@@ -53,6 +54,7 @@ class ModelMetrics:
     requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
     pending: int = 0
     batches: dict[str, int] = field(default_factory=dict)
+    promised: dict[str, int] = field(default_factory=dict)
     stage_runs: int = 0
     row_stages: int = 0
     stage_failures: int = 0
@@ -69,13 +71,19 @@ class ModelMetrics:
     run_lengths: int = 0
     padded_lengths: int = 0
 
-    def ran(self, action: Run) -> None:
-        """Count one stage run of a sub-batch; where it is the first stage, its size counts as a batch size."""
+    def ran(self, action: Run, fidelities: Sequence[float]) -> None:
+        """Count one stage run of a sub-batch; where it is the first stage, its size counts as a batch size.
+
+        `fidelities` are those of the levels of the model's operating curve.
+        """
         self.stage_runs += 1
         self.row_stages += len(action.requests)
         if action.stage == 0:
             size = str(len(action.requests))
             self.batches[size] = self.batches.get(size, 0) + 1
+            for level in action.levels:
+                promised = f"{fidelities[level]:g}"
+                self.promised[promised] = self.promised.get(promised, 0) + 1
 
     def took(self, size: str, seconds: float) -> None:
         """Count one stage run of `size` requests that has ended, and its seconds."""
@@ -143,6 +151,8 @@ class Metrics:
             query.name: {node.name: StepMetrics(dict.fromkeys(node.models, 0)) for node in query.nodes}
             for query in config.queries
         }
+        levels = {served.spec.name: served.costs.levels for served in config.models}
+        self._fidelities = {name: [level.fidelity for level in found] for name, found in levels.items()}
         self._packs = {served.spec.name for served in config.models if served.spec.packs}
         self._replan = {query.name for query in config.queries if query.planner.replan}
         self._running: dict[int, tuple[ModelMetrics, Run, float]] = {}  # by worker, and since when
@@ -179,7 +189,7 @@ class Metrics:
         match action:
             case Run():
                 model = self._models[action.model]
-                model.ran(action)
+                model.ran(action, self._fidelities.get(action.model, ()))
                 self._running[action.worker] = model, action, now
                 if model.lengths is not None and (model.tokens is None or not action.stage):  # tokens have no length
                     lengths = [self._lengths.get(request, 1) for request in action.requests]

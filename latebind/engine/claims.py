@@ -220,10 +220,15 @@ class Claim:
             outputs[tensor.name] = rows.copy()
         _, left_at, _, _, _, waited, ran = zip(*ends, strict=True)
         ran_steps = tuple([tuple(self._steps.get(one, ())) for one in self._requests]) if spec.steps else ()
-        versions = self._claims.rows.versions
-        caches = tuple([int(versions[slot]) for slot in self._slots]) if len(versions) else ()
+        slots, caches, promised = self._claims.rows, tuple[int, ...](), tuple[float, ...]()
+        if len(slots.versions):
+            caches = tuple([int(slots.versions[slot]) for slot in self._slots])
+            promised = tuple([round(float(slots.promised[slot]), FIDELITY_DIGITS) for slot in self._slots])
         assert self._answered is not None, "nobody waits"
-        self._answered.set_result(Answer(outputs, left_at, waited, ran, ran_steps, spec, True, caches))
+        self._answered.set_result(Answer(outputs, left_at, waited, ran, ran_steps, spec, True, caches, promised))
+
+
+FIDELITY_DIGITS: Final = 6  # of promised ones, which slots have in float32
 
 
 class WaitingClaim(NamedTuple):
@@ -377,7 +382,7 @@ class Claims:
         sized = self.rows.sized
         if sized is None:
             return Claim(self, requests, slots, self.rows, slots)
-        arrays = ModelSlots(*sized.views(slots), self.rows.versions)
+        arrays = ModelSlots(*sized.views(slots), self.rows.versions, self.rows.promised)
         told = Sized((sized.length(sizes),) * wanted, sized.number(sizes))
         return Claim(self, requests, slots, arrays, tuple(range(wanted)), told)
 

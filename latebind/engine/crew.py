@@ -16,7 +16,7 @@ from latebind.domain.model import ModelSpec
 from latebind.domain.query import StepRows, lay_out
 from latebind.engine.cores import at_once
 from latebind.engine.slots import file_bytes
-from latebind.learned.lookup import Lookup, load_lookups
+from latebind.learned.lookup import NO_PROMISES, Lookup, Promises, load_lookups, promises
 from latebind.learned.stored import read_accuracies, read_caches, with_caches
 from latebind.preprocessing.settings import reads_as
 from latebind.program.device import HOST, find_device
@@ -35,6 +35,7 @@ class LoadedModel:
     """One model as one worker runs it; other workers have twins of it.
 
     `working` is the most bytes that a batch takes while it runs, beside weights and slots; 0 if that was not measured.
+    `promises` says what its answers are promised, by level of its operating curve.
     """
 
     spec: ModelSpec
@@ -44,6 +45,7 @@ class LoadedModel:
     directory: ModelDirectory
     footprint: Footprint = NOTHING
     working: int = 0
+    promises: Promises = NO_PROMISES
 
     def twin(self) -> "LoadedModel":
         """Return the model for another worker, over the same weights."""
@@ -78,7 +80,9 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
     if not config.exits:
         return LoadedModel(program.spec, program.costs, program, {}, directory)
     lookups = load_lookups(directory, backend=program.backend, threads=threads, device=device, streams=streams)
-    return LoadedModel(*with_caches(program.spec, program.costs, read_caches(directory)), program, lookups, directory)
+    caches, floor = read_caches(directory), config.floor
+    served = with_caches(program.spec, program.costs, caches, floor=floor)
+    return LoadedModel(*served, program, lookups, directory, promises=promises(caches, floor))
 
 
 def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedModel]]:

@@ -28,7 +28,7 @@ from latebind.engine.cores import at_once
 from latebind.engine.crew import LoadedModel, with_queries
 from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
 from latebind.engine.worker import MOST_WAITING
-from latebind.learned.lookup import open_lookups
+from latebind.learned.lookup import open_lookups, promises
 from latebind.learned.stored import read_caches, with_caches
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST
@@ -83,8 +83,10 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
         stages, program = stages[1:] if program.entry else stages, program.without_entry()
         return Opened(LoadedModel(program.spec, program.costs, program, {}, directory), stages)
     lookups, caches = open_lookups(directory, backend=program.backend, threads=threads, streams=streams, cached=cached)
-    served = with_caches(program.spec, program.costs, read_caches(directory))
-    return Opened(LoadedModel(*served, program, lookups, directory), (*stages, *caches.values()), tuple(caches))
+    stored, floor = read_caches(directory), config.floor
+    served = with_caches(program.spec, program.costs, stored, floor=floor)
+    model = LoadedModel(*served, program, lookups, directory, promises=promises(stored, floor))
+    return Opened(model, (*stages, *caches.values()), tuple(caches))
 
 
 def open_crew(

@@ -91,7 +91,10 @@ class Engine:
         served = with_queries(models, queries, config.slots)
         rows = served.rows.total
         scheduling = SchedulerConfig(
-            tuple(ServedModel(model.spec, model.costs, rows[model.spec.name], model.footprint) for model in models),
+            tuple(
+                ServedModel(model.spec, model.costs, rows[model.spec.name], model.footprint, config.below)
+                for model in models
+            ),
             config.crew,
             order.policy,
             config.granularities,

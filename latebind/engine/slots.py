@@ -33,6 +33,7 @@ MOST_SHAPES: Final = 4096  # that are kept of a model
 MOST_LENGTH: Final = (1 << 32) - 1
 MOST_NUMBER: Final = (1 << 64) - 1
 VERSION = TensorSpec("version", "int32", ())  # of the learned caches that answered
+PROMISED = TensorSpec("promised", "float32", ())  # the fidelity of an answer
 
 Rows: TypeAlias = NDArray[np.generic]
 Tensors: TypeAlias = tuple[Rows, ...]
@@ -167,13 +168,15 @@ class ModelSlots:
     """The slots of one model: arrays `(slots, *shape)`, in the order of its inputs and outputs.
 
     `versions`, `(slots,) int32`, is the version of the learned caches that each answer was given by, as a number
-    (`adaptation.controller.number_of`); it has no slots where the model has no learned caches. Where rows differ in
-    size, there are no arrays: they are `sized`.
+    (`adaptation.controller.number_of`), and `promised`, `(slots,) float32`, the fidelity that it was given with; they
+    have no slots where the model has no learned caches. Where rows differ in size, there are no arrays: they are
+    `sized`.
     """
 
     inputs: tuple[Rows, ...]
     outputs: tuple[Rows, ...]
     versions: Rows
+    promised: Rows
     sized: SizedSlots | None = None
 
     def one(self, slot: int) -> tuple[Tensors, Tensors]:
@@ -223,12 +226,12 @@ class SlotMemory:
                 flat = np.frombuffer(self._memory, array_dtype(tensor.dtype), count * prod(tensor.shape), offset)
                 arrays.append(flat.reshape(count, *tensor.shape))
                 offset += _aligned(count * tensor.row_bytes)
-            *arrays, versions = arrays
+            *arrays, versions, promised = arrays
             inputs = len(spec.inputs)
             if spec.dims:
-                found.append(ModelSlots((), (), versions, SizedSlots(spec, self._memory, *arrays)))
+                found.append(ModelSlots((), (), versions, promised, SizedSlots(spec, self._memory, *arrays)))
             else:
-                found.append(ModelSlots(tuple(arrays[:inputs]), tuple(arrays[inputs:]), versions))
+                found.append(ModelSlots(tuple(arrays[:inputs]), tuple(arrays[inputs:]), versions, promised))
         self._begin = _whole_pages(offset)
         self.arrays = np.frombuffer(self._memory, np.uint8, self._begin)
         self.models = tuple(found)
@@ -284,7 +287,7 @@ def _arrays(spec: ModelSpec, rows: int) -> Iterator[tuple[TensorSpec, int]]:
         yield TensorSpec("places", "int64", (len(tensors),)), rows
     else:
         yield from ((tensor, rows) for tensor in tensors)
-    yield VERSION, rows if spec.lookups else 0
+    yield from ((tensor, rows if spec.lookups else 0) for tensor in (VERSION, PROMISED))
 
 
 def _aligned(size: int) -> int:

@@ -192,7 +192,8 @@ class Failures:
 class Asked(NamedTuple):
     """A lookup, of this `version` of the learned caches, of an activation `(B, ...)` behind `action.stage`.
 
-    `shapes` are those that its rows have themselves, where some are filled up.
+    `shapes` are those that its rows have themselves, where some are filled up, and `levels` the thresholds of each,
+    where rows differ in how sure an answer must be.
     """
 
     lookup: Lookup
@@ -200,6 +201,7 @@ class Asked(NamedTuple):
     action: Run
     activation: Tensor
     shapes: tuple[Shape, ...]
+    levels: Sequence[Mapping[str, float]]
 
 
 class Aside:
@@ -268,6 +270,13 @@ class Aside:
                         return
                 if (exited := self.perform()) is not None:
                     report(exited)
+
+
+def left_of(action: Run, requests: tuple[int, ...]) -> Run:
+    """Return an action for these of its requests only."""
+    places = [action.requests.index(request) for request in requests]
+    slots, levels = ([rows[place] for place in places] if rows else [] for rows in (action.slots, action.levels))
+    return msgspec.structs.replace(action, requests=requests, slots=tuple(slots), levels=tuple(levels))
 
 
 class Caches(NamedTuple):
@@ -356,9 +365,7 @@ class Worker:
             if not batch.requests:
                 return StageDone(action.worker)
             if batch.requests != action.requests:  # lookups aside have answered the others
-                slots = dict(zip(action.requests, action.slots, strict=True))
-                left = tuple([slots[request] for request in batch.requests])
-                action = msgspec.structs.replace(action, requests=batch.requests, slots=left)
+                action = left_of(action, batch.requests)
         results = stages[action.stage](*batch.tensors) if sized is None else self._of_sizes(action, batch)
         if action.stage + 1 == len(stages):
             self._end(action, results, batch.sizes)
@@ -370,18 +377,20 @@ class Worker:
             output.check()
         caches = self._caches[action.model]
         lookup = caches.lookups.get(action.stage)
+        thresholds = self._models[action.model].promises.thresholds
+        levels = [thresholds[level] for level in action.levels]
         exited: tuple[int, ...] = ()
         seconds = 0.0
-        if lookup is None or not lookup.there:
+        if lookup is None or not lookup.there or (levels and not any(levels)):
             self._activations.keep(output)
         elif self._aside is not None and self._models[action.model].costs.aside:
-            asked = Asked(lookup, caches.version, action, results[0].clone(), output.own_shapes())
+            asked = Asked(lookup, caches.version, action, results[0].clone(), output.own_shapes(), levels)
             self._stream.wait()  # another thread reads it
             self._activations.keep(output)
             self._aside.ask(asked)
         else:
             begun = time.monotonic()
-            exited = self._look_up(Asked(lookup, caches.version, action, results[0], output.own_shapes()))
+            exited = self._look_up(Asked(lookup, caches.version, action, results[0], output.own_shapes(), levels))
             seconds = time.monotonic() - begun
             self._activations.keep(output)  # not before: if the lookup raises, the stage runs again from its inputs
         return StageDone(action.worker, exited, seconds)
@@ -403,7 +412,7 @@ class Worker:
 
     def _look_up(self, asked: Asked) -> tuple[int, ...]:
         """Write the answers of hits into the slots of requests that have none yet, and return these requests."""
-        answers, hits = asked.lookup(asked.activation, asked.shapes)
+        answers, hits = asked.lookup(asked.activation, asked.shapes, asked.levels)
         action, slots = asked.action, self._slots[asked.action.model]
         with self.owners.answering(By.LOOKUP, action.requests, np.flatnonzero(hits).tolist()) as places:
             for place in places:
@@ -412,7 +421,15 @@ class Worker:
                 else:
                     slots.sized.write(action.slots[place], [answers[place]])
                 slots.versions[action.slots[place]] = asked.version
+                slots.promised[action.slots[place]] = self._promised(action, place)
         return tuple([action.requests[place] for place in places])
+
+    def _promised(self, action: Run, place: int) -> float:
+        """Return the fidelity that the answer to a request is promised: that of its level, wherever it leaves.
+
+        What a request is promised may not depend on where it leaves: those that leave late are the hard ones.
+        """
+        return self._models[action.model].promises.fidelity[action.levels[place] if action.levels else 0]
 
     def _end(self, action: Run, results: Sequence[Tensor], sizes: Sequence[Sizes]) -> None:
         """Write the outputs of the network into the slots of the requests that have no answer yet."""
@@ -427,6 +444,7 @@ class Worker:
                 if len(found) < len(places):
                     places, slots = found, [slots[place] for place in found]
             self._slots[action.model].versions[list(slots)] = self._caches[action.model].version
+            self._slots[action.model].promised[list(slots)] = [self._promised(action, place) for place in places]
         if sized is None:
             self._stream.answer(action.model, slots, results, places)
             return

@@ -1,7 +1,7 @@
 """Builds learned caches for a model directory: explore, choose, calibrate, write (GATI, sections 3 and 4)."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
@@ -50,6 +50,7 @@ from latebind.learned.stored import (
     Rows,
     SpareLookup,
     StoredCaches,
+    StoredLevel,
     StoredLookup,
     accuracy_of,
     read_accuracy,
@@ -66,6 +67,7 @@ from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 
 CANDIDATES = 3
+CURVE = (0.999, 0.995, 0.99, 0.98, 0.97, 0.96, 0.95, 0.93, 0.9)  # fidelities of the operating curve, and the target's
 PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
 WORTH_A_CORE = 1.05  # factor in mean latency that lookups aside must gain, because they use another core
 WORTH_A_TAIL = 1.25  # factor in mean latency that the usual tail may cost
@@ -169,6 +171,7 @@ class _Outcome:
     * `worlds`: what the lookups answered on the samples that show the bound.
     * `observed`: what the lookups answered on all held-out rows, with their features.
     * `choosing`: what they answered on the samples that choose.
+    * `curve`: thresholds for other fidelities, of the lookups that have one in `found`.
     """
 
     trained: Sequence[TrainedLookup]
@@ -177,6 +180,7 @@ class _Outcome:
     worlds: Sequence[Seen] = ()
     observed: Observed | None = None
     choosing: Seen | None = None
+    curve: Sequence[tuple[float, Calibrated]] = ()
 
 
 @dataclass(slots=True)
@@ -321,6 +325,9 @@ class Builder:
         composition = self._within_usual_tail(self.composition(trained), choosing)
         found = composition.choose(choosing, worlds)
         outcome = _Outcome(trained, composition.costs, found, worlds, observed, choosing)
+        if found is not None:
+            fidelities = sorted({*CURVE, self.promise.fidelity}, reverse=True)
+            outcome = replace(outcome, curve=composition.curve(found.thresholds, choosing, worlds, fidelities))
         return self._publish(directory, outcome, "" if found else self.promise.not_shown(fewest))
 
     def _in_line_or_aside(self, trained: Sequence[TrainedLookup], choosing: Seen) -> Sequence[TrainedLookup]:
@@ -404,6 +411,7 @@ class Builder:
             tail=promise.tail if np.isfinite(promise.tail) else None,
             aside=outcome.costs.beside is not None,
             answers=promise.answers,
+            levels=_levels(outcome, used) if lookups else (),
         )
         after = write_caches(
             directory,
@@ -502,6 +510,26 @@ def _in_use(outcome: _Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
                 )
             )
     return tuple(stored)
+
+
+def _levels(outcome: _Outcome, used: Collection[str]) -> tuple[StoredLevel, ...]:
+    """Return the operating curve of the lookups in use."""
+    names, found = [one.name for one in outcome.trained], []
+    for target, one in outcome.curve:
+        left_at = np.concatenate([send(one.thresholds, seen, outcome.costs).left_at for seen in outcome.worlds])
+        thresholds = {
+            name: float(threshold)
+            for name, threshold in zip(names, one.thresholds, strict=True)
+            if name in used and np.isfinite(threshold)
+        }
+        if len(thresholds) < np.isfinite(one.thresholds).sum():
+            continue  # a lookup that nobody leaves at the target is not kept, and the others alone were not tested
+        hit_rates = dict.fromkeys({here.stage for here in outcome.trained if here.name in used}, 0.0)
+        for k, here in enumerate(outcome.trained):
+            if here.name in used:
+                hit_rates[here.stage] += float((left_at == k).mean())
+        found.append(StoredLevel(target, one.fidelity, one.lower, thresholds, hit_rates, one.seconds))
+    return tuple(found)
 
 
 def _kept(outcome: _Outcome, lookups: tuple[StoredLookup, ...]) -> list[TrainedLookup]:

@@ -23,7 +23,7 @@ Only the search's choice is ever used: if the best of several calibrated choices
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -451,6 +451,24 @@ class Composition:
         """Return the thresholds to use, chosen on the samples `seen`, calibrated on those of `worlds`."""
         candidates = threshold_path(self._composer(seen), fidelity=self.promise.fidelity)
         return calibrate(candidates, worlds, self.costs, promise=self.promise)
+
+    def curve(
+        self, thresholds: Floats, seen: Seen, worlds: Sequence[Seen], fidelities: Sequence[float]
+    ) -> list[tuple[float, Calibrated]]:
+        """Return each of `fidelities` that can be shown, and thresholds that keep it, for lookups of `thresholds`.
+
+        All of them hold together with the confidence of the promise, each in its own test (Bonferroni), so that it may
+        depend on anything but its row at which of them a request is answered.
+        """
+        composer = self._composer(seen).restricted_to(_chosen(thresholds))
+        confidence = 1.0 - (1.0 - self.promise.confidence) / len(fidelities)
+        found = []
+        for fidelity in fidelities:
+            promise = replace(self.promise, fidelity=fidelity, confidence=confidence)
+            one = calibrate(threshold_path(composer, fidelity=fidelity), worlds, self.costs, promise=promise)
+            if one is not None and np.isfinite(one.thresholds).any():
+                found.append((fidelity, one))
+        return found
 
     def _composer(self, seen: Seen) -> Composer:
         return Composer(seen, self.costs, allows=self.allows, starts=[(k,) for k in range(len(self.variants))])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 
 import numpy as np
 import torch
@@ -12,13 +13,45 @@ from torch import Tensor
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
 from latebind.learned.reading import Reading, Shape, reading
-from latebind.learned.stored import LookupFiles, SpareLookup, StoredLookup, read_caches, read_lookup
+from latebind.learned.stored import (
+    LookupFiles,
+    SpareLookup,
+    StoredCaches,
+    StoredLookup,
+    levels_down_to,
+    read_caches,
+    read_lookup,
+)
 from latebind.program.backends import StageFunction, compile_graph, twin
 from latebind.program.device import HOST
 from latebind.program.pieces import EvictableStage, Piece
 from latebind.program.stored import read_model, read_stages
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.tensors import MappedTensors, read_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Promises:
+    """What a model's answers are promised: the `fidelity` of each level, and its `thresholds` by lookup.
+
+    Without an operating curve there is one level, whose thresholds are the lookups' own.
+    """
+
+    fidelity: tuple[float, ...]
+    thresholds: tuple[Mapping[str, float], ...] = ()
+
+
+NO_PROMISES = Promises((1.0,))
+
+
+def promises(caches: StoredCaches | None, floor: float) -> Promises:
+    """Return what answers of a model with these caches are promised, by level where `floor` is under 1."""
+    if caches is None or not caches.lookups:
+        return NO_PROMISES
+    levels = levels_down_to(caches, floor)
+    if not levels:
+        return Promises((caches.target,))
+    return Promises(tuple(one.target for one in levels), tuple(one.thresholds for one in levels))
 
 
 class LookupFunction:
@@ -59,21 +92,29 @@ class Lookup:
     thresholds: Mapping[str, float]
     reads: Reading | None = None
 
-    def __call__(self, activation: Tensor, shapes: Sequence[Shape] = ()) -> tuple[Floats, NDArray[np.bool_]]:
+    def __call__(
+        self,
+        activation: Tensor,
+        shapes: Sequence[Shape] = (),
+        levels: Sequence[Mapping[str, float]] = (),
+    ) -> tuple[Floats, NDArray[np.bool_]]:
         """Return answers `(B, classes) float32`, as the model would output them, and which rows are hits, `(B,) bool`.
 
         Answers of other rows are below the threshold and are not to be used. `shapes` are those that the rows of the
-        activation have themselves, where some are filled up.
+        activation have themselves, where some are filled up. `levels` are the thresholds for each row by name, where
+        rows differ in how sure an answer must be; who has none of a name misses there.
         """
         if self.reads is not None:
             activation = self.reads(activation, shapes)
-        answers, hits = self._ask(self._used[0], activation)
+        answers, scores = self.functions[self._used[0]](activation)
+        hits = scores >= self._least(self._used[0], levels)
         for name in self._used[1:]:
             missed = np.flatnonzero(~hits)
             if not len(missed):
                 break
             rest = activation if len(missed) == len(hits) else activation[torch.from_numpy(missed)]
-            answers[missed], hits[missed] = self._ask(name, rest)
+            answers[missed], scores = self.functions[name](rest)
+            hits[missed] = scores >= self._least(name, [levels[int(row)] for row in missed] if levels else ())
         return answers, hits
 
     def twin(self) -> "Lookup":
@@ -98,9 +139,11 @@ class Lookup:
     def _used(self) -> list[str]:
         return [name for name in self.functions if name in self.thresholds]
 
-    def _ask(self, name: str, activation: Tensor) -> tuple[Floats, NDArray[np.bool_]]:
-        answers, scores = self.functions[name](activation)
-        return answers, scores >= self.thresholds[name]
+    def _least(self, name: str, levels: Sequence[Mapping[str, float]]) -> float | Floats:
+        """Return the score from which on a lookup hits: of all rows, or of each."""
+        if not levels:
+            return self.thresholds[name]
+        return np.array([level.get(name, inf) for level in levels], np.float32)
 
 
 def lookup_backend(backend: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latebind.learned.promise import over
-from latebind.learned.stored import Accuracy, StoredCaches, StoredLookup
+from latebind.learned.stored import Accuracy, StoredCaches, StoredLevel, StoredLookup
 from latebind.repository.directory import ModelDirectory
 
 QUARTERS = 4  # of the lengths of samples, of which reports tell
@@ -112,6 +112,7 @@ class CacheReport:
                     f"confidence at least {caches.lower:.4f}{over(caches.answers)} (target {caches.target:g})",
                 )
             )
+        lines += [(f"at {level.target:g}", _of_level(level, self.seconds_without)) for level in caches.levels]
         lines += [(f"length {one.lengths}", _of_length(one)) for one in self.by_length]
         if self.right is not None:
             lines.append(
@@ -121,6 +122,13 @@ class CacheReport:
         if self.warning:
             lines.append(("warning", self.warning))
         return lines
+
+
+def _of_level(level: StoredLevel, seconds: float) -> str:
+    return (
+        f"{level.seconds * 1e3:.2f} ms, {seconds / level.seconds:.2f} times less; {sum(level.hit_rates.values()):.1%} "
+        f"leave early, fidelity {level.fidelity:.4f}, at least {level.lower:.4f} at all levels together (serve --floor)"
+    )
 
 
 def _of_length(one: OfLength) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from latebind.domain.costs import MOST_SECONDS, Curve, ModelCosts, in_turn
-from latebind.domain.errors import RepositoryError
+from latebind.domain.costs import MOST_SECONDS, Curve, Level, ModelCosts, in_turn
+from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.model import ModelSpec
 from latebind.learned.head import Head
 from latebind.program.graph import Graph, graph_to_json, read_graph_file
@@ -61,12 +61,29 @@ class StoredLookup(SpareLookup):
 
 
 @dataclass(frozen=True, slots=True)
+class StoredLevel:
+    """A point of the operating curve: other thresholds for the caches in use, by name, with another `target`.
+
+    `fidelity` was measured on held-out samples and `lower` bounds it, for all levels together with the confidence of
+    the caches. `hit_rates` are the shares of requests that leave, by stage, and `seconds` the mean at batch 1.
+    """
+
+    target: float
+    fidelity: float
+    lower: float
+    thresholds: dict[str, float]
+    hit_rates: dict[int, float]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class StoredCaches:
     """All learned caches of a model and the promise that they were calibrated for.
 
     `lookups` are in use, `spare` are not: a later calibration may use them, and adaptation those at a boundary in use.
     `tail` is None if the promise has none. `answers` is the number of next answers that the promise is about; None: all
-    that there could be, as in earlier builds. `aside` says that all lookups run while their network goes on.
+    that there could be, as in earlier builds. `aside` says that all lookups run while their network goes on. `levels`
+    are the operating curve, the surest first; empty in earlier builds.
     """
 
     format: int
@@ -80,6 +97,7 @@ class StoredCaches:
     tail: float | None = None
     aside: bool = False
     answers: int | None = None
+    levels: tuple[StoredLevel, ...] = ()
 
     @property
     def every(self) -> tuple[SpareLookup, ...]:
@@ -198,7 +216,8 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
         raise RepositoryError(
             f"{path} does not fit a model of {last + 1} stages or names a cache twice: build the caches again"
         )
-    if any(not math.isfinite(lookup.threshold) for lookup in caches.lookups):
+    thresholds = [value for level in caches.levels for value in level.thresholds.values()]
+    if not all(map(math.isfinite, [*thresholds, *(lookup.threshold for lookup in caches.lookups)])):
         raise RepositoryError(f"{path} has a threshold that is no number: build the caches again")
     return caches
 
@@ -223,6 +242,21 @@ def _was_calibrated(caches: StoredCaches) -> bool:
         and caches.calibrated_on >= 0
         and (caches.tail is None or 0.0 <= caches.tail < math.inf)
         and (caches.answers is None or caches.answers >= 1)
+        and _is_a_curve(caches)
+    )
+
+
+def _is_a_curve(caches: StoredCaches) -> bool:
+    """Tell whether the levels of the caches can be: ever less sure, of lookups in use, with shares of all requests."""
+    names, stages = {one.name for one in caches.lookups}, {one.stage for one in caches.lookups}
+    targets = [level.target for level in caches.levels]
+    return targets == sorted(set(targets), reverse=True) and all(
+        all(0.0 <= share <= 1.0 for share in (level.target, level.fidelity, level.lower, *level.hit_rates.values()))
+        and sum(level.hit_rates.values()) <= 1.0 + 1e-6
+        and level.thresholds.keys() <= names
+        and level.hit_rates.keys() <= stages
+        and 0.0 <= level.seconds <= MOST_SECONDS
+        for level in caches.levels
     )
 
 
@@ -264,15 +298,45 @@ def read_rows(directory: ModelDirectory, name: str) -> Rows | None:
         raise RepositoryError(f"{directory.path / name} has no rows ({error}): build the caches again") from None
 
 
-def with_caches(spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None) -> tuple[ModelSpec, ModelCosts]:
-    """Return model and costs for the scheduler, with where lookups stand, what they cost and how often they hit."""
+def with_caches(
+    spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None, *, floor: float = 1.0
+) -> tuple[ModelSpec, ModelCosts]:
+    """Return model and costs for the scheduler, with where lookups stand, what they cost and how often they hit.
+
+    With a `floor` under 1, these are the levels of the operating curve that promise no less, and the whole network.
+    Raises `ConfigError` where there are none, or the caches promise less than the floor.
+    """
     if caches is None:
         return spec, costs
+    promised = levels_down_to(caches, floor)
     stages = sorted({lookup.stage for lookup in caches.lookups})
     behind = {stage: [one for one in caches.lookups if one.stage == stage] for stage in stages}
     curves = {stage: in_turn([one.seconds for one in found]) for stage, found in behind.items()}
     rates = {stage: sum(one.hit_rate for one in found) for stage, found in behind.items()}
-    return replace(spec, lookups=tuple(stages)), replace(costs, lookups=curves, hit_rates=rates, aside=caches.aside)
+    levels = tuple(Level(level.target, level.hit_rates) for level in promised)
+    costs = replace(costs, lookups=curves, hit_rates=rates, aside=caches.aside)
+    if levels:
+        target = [level.fidelity for level in levels].index(caches.target)
+        costs = replace(costs, levels=levels, target=target, hit_rates=levels[target].hit_rates)
+    return replace(spec, lookups=tuple(stages)), costs
+
+
+def levels_down_to(caches: StoredCaches, floor: float) -> tuple[StoredLevel, ...]:
+    """Return the levels that promise no less than `floor`, the whole network first; none for a floor of 1.
+
+    Raises `ConfigError` where the caches have no operating curve, or promise less than the floor themselves.
+    """
+    if floor >= 1.0 or not caches.lookups:
+        return ()
+    if floor > caches.target:
+        raise ConfigError(f"a floor of {floor:g} is above the {caches.target:g} that the caches promise: give less")
+    found = [level for level in caches.levels if level.target >= floor]
+    if caches.target not in {level.target for level in found}:
+        raise ConfigError(
+            f"these learned caches have no operating curve down to {floor:g}: run `latebind calibrate` with "
+            f"--fidelity {caches.target:g} and more data, or leave the floor out"
+        )
+    return (StoredLevel(1.0, 1.0, 1.0, {}, {}, 0.0), *found)
 
 
 def lookup_name(stage: int, kind: str) -> str:

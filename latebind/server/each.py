@@ -174,7 +174,7 @@ def one_by_one(answer: Answer, outputs: Sequence[TensorSpec]) -> list[Answer]:
             if tensor.padding is not None:  # of a sequence, as far as this one is written
                 own[tensor.name] = own[tensor.name][:, : _written(own[tensor.name], tensor.padding)]
         about = answer.left_at[row], answer.waited[row], answer.ran[row], answer.steps[row], answer.spec, True
-        found.append(Answer(own, *about, answer.caches[row]))
+        found.append(Answer(own, *about, answer.caches[row], answer.promised[row]))
     return found
 
 
@@ -212,6 +212,6 @@ def joined(answers: Sequence[Answer], outputs: Sequence[TensorSpec]) -> Answer:
             found[tensor.name] = np.concatenate(arrays)
     several = {
         name: tuple([one for answer in answers for one in getattr(answer, name)])
-        for name in ("left_at", "waited", "ran", "steps", "caches")
+        for name in ("left_at", "waited", "ran", "steps", "caches", "promised")
     }
     return replace(answers[0], outputs=found, **several)

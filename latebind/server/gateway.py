@@ -51,7 +51,8 @@ class Answer(msgspec.Struct, frozen=True):
     model. `spec` is the version that answered; None: the one that was asked. Of an answer that comes in pieces
     (`Claim.stream`), all but the last are not `complete`; each has the tokens that the one before it did not have.
     `caches` is the version of the learned caches that the engine used for each row, as a number
-    (`adaptation.controller.number_of`); empty without learned caches.
+    (`adaptation.controller.number_of`), and `promised` the fidelity that each answer was given with; both are empty
+    without learned caches.
     """
 
     outputs: dict[str, Array]
@@ -62,6 +63,7 @@ class Answer(msgspec.Struct, frozen=True):
     spec: ModelSpec | None = None
     complete: bool = True
     caches: tuple[int, ...] = ()
+    promised: tuple[float, ...] = ()
 
 
 class Shown(NamedTuple):
@@ -85,7 +87,8 @@ class ModelMetrics(TypedDict):
     """The figures of one model since the start.
 
     `requests` counts those that have ended, by outcome; `left_at` answered ones by the stage at which they left;
-    `batches` those by their size at the start. `runs` and `run_seconds` are number and time of stage runs by how many
+    `batches` those by their size at the start, and `promised` by the fidelity that they are promised, where that
+    follows the load. `runs` and `run_seconds` are number and time of stage runs by how many
     requests were in them. `latency_seconds` and `queue_seconds` are of answered requests, `failed_seconds` is the time
     of all others from arrival to end, `slack_seconds` what was estimated on arrival. Of a sequence model, `tokens`
     counts those written and `first_token_seconds` is from arrival to the first. Of a model whose rows differ in length,
@@ -97,6 +100,7 @@ class ModelMetrics(TypedDict):
     requests: dict[str, int]
     left_at: list[int]
     batches: dict[str, int]
+    promised: dict[str, int]
     stage_runs: int
     row_stages: int
     stage_failures: int

@@ -47,6 +47,12 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_requests": (Counter, "Requests by how they ended", (*MODEL, "outcome"), "requests"),
     "latebind_left_at": (Counter, "Answers by the stage they left at", (*MODEL, "stage"), "left_at"),
     "latebind_batches": (Counter, "Batches by size at their start", SIZE, "batches"),
+    "latebind_promised": (
+        Counter,
+        "Requests started, by the fidelity they are promised",
+        (*MODEL, "fidelity"),
+        "promised",
+    ),
     "latebind_stage_runs": (Counter, "Stages run, once per batch", MODEL, "stage_runs"),
     "latebind_row_stages": (Counter, "Stages run, once per request", MODEL, "row_stages"),
     "latebind_stage_failures": (Counter, "Stages that raised, once per batch", MODEL, "stage_failures"),

@@ -428,8 +428,11 @@ class Service:
         spec = answer.spec or spec
         if spec.steps:
             return steps_as_parameters(answer.steps, self.gateway.models)
-        left_at = answer.left_at
-        return {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
+        left_at, promised = answer.left_at, answer.promised
+        told: dict[str, object] = {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
+        if promised:
+            told["fidelity"] = promised[0] if len(promised) == 1 else promised
+        return told
 
     def milliseconds(self, answer: Answer) -> tuple[float, float]:
         """Return how long the slowest row waited and ran; both are 0 where `show_exit` is false."""

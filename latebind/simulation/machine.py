@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from latebind.batching.requests import NO_LEVEL
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import TYPICAL_STEPS, batch_length
@@ -179,9 +180,17 @@ class Machine:
                 )
         return (Mapped(action.requests, node),)
 
+    def _leaves(self, request: int, level: int) -> int:
+        """Return the stage behind which a request leaves that runs at this level."""
+        arrival = self._arrivals[request]
+        return arrival.leaves_at if level == NO_LEVEL or not arrival.levels else arrival.levels[level]
+
     def _exited(self, action: Run) -> tuple[int, ...]:
         """Return the requests that have their answer when this step has run."""
         if self._specs[action.model].kind(action.stage) is not StageKind.DECODER:
-            return tuple([i for i in action.requests if self._arrivals[i].leaves_at == action.stage])
+            levels = action.levels or (NO_LEVEL,) * len(action.requests)
+            return tuple(
+                [i for i, n in zip(action.requests, levels, strict=True) if self._leaves(i, n) == action.stage]
+            )
         self._steps.update(action.requests)
         return tuple([i for i in action.requests if self._steps[i] >= self._arrivals[i].outputs])

@@ -1,6 +1,6 @@
 """Generates requests for the simulator: arrival times, deadlines, and the stage after which each leaves the network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -19,10 +19,10 @@ class Step:
 class Arrival:
     """A request that arrives at `time` (seconds), is due at `time + allowed` and leaves the network after `leaves_at`.
 
-    `leaves_at` is a stage. `inputs` and `outputs` are the steps of its input and its answer; only oracle policies may
-    look at `outputs`. For `sizes` see `Arrived`. A call with several `rows` counts as that many identical requests. For
-    a query, `steps` has one entry for each node. Among requests that wait for the same model, those of `priority` 1 go
-    first and those of 0 last.
+    `leaves_at` is a stage; at a level of an operating curve it leaves at that of `levels`. `inputs` and `outputs` are
+    the steps of its input and its answer; only oracle policies may look at `outputs`. For `sizes` see `Arrived`. A call
+    with several `rows` counts as that many identical requests. For a query, `steps` has one entry for each node. Among
+    requests that wait for the same model, those of `priority` 1 go first and those of 0 last.
     """
 
     time: float
@@ -35,6 +35,7 @@ class Arrival:
     steps: tuple[Step, ...] = ()
     priority: int = 0
     sizes: int = 0
+    levels: tuple[int, ...] = ()
 
 
 Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps
@@ -73,17 +74,19 @@ def stepped(
         for _ in range(requests):
             time += random.expovariate(rate)
             inputs, outputs = random.choice(lengths) if len(lengths) > 1 else lengths[0]
-            yield Arrival(time, model.spec.name, allowed, leaving_stage(model, random), inputs, outputs)
+            drawn, costs = random.random(), model.costs
+            leaves_at = leaving_stage(model, costs.hit_rates, drawn)
+            levels = tuple([leaving_stage(model, level.hit_rates, drawn) for level in costs.levels])
+            yield Arrival(time, model.spec.name, allowed, leaves_at, inputs, outputs, levels=levels)
 
 
-def leaving_stage(model: ServedModel, random: Random) -> int:
-    """Draw the stage after which a request leaves.
+def leaving_stage(model: ServedModel, hit_rates: Mapping[int, float], drawn: float) -> int:
+    """Return the stage after which a request leaves, for a number that was drawn between 0 and 1.
 
     The hit rate of a stage is the share of all requests that leave there. The others leave after the last stage.
     """
-    left = random.random()
-    for stage, share in sorted(model.costs.hit_rates.items()):
-        if left < share:
+    for stage, share in sorted(hit_rates.items()):
+        if drawn < share:
             return stage
-        left -= share
+        drawn -= share
     return model.spec.stages - 1

@@ -1,4 +1,4 @@
-"""`python -m research caches`, `calibration`, `locality`, `drift`, `queries` and `queries-live`."""
+"""`python -m research caches`, `calibration`, `locality`, `drift`, `load`, `queries` and `queries-live`."""
 
 import asyncio
 from functools import partial
@@ -24,6 +24,7 @@ from research.evaluation import Conditions, Floats, Found, Output, Part, SideNam
 from research.gati import baselines, networks
 from research.gati import drift as watch
 from research.gati import engine as alone
+from research.gati import load as loaded
 from research.gati import locality as streams
 from research.gati import queries as simulated
 from research.gati import queries_live as live
@@ -178,6 +179,51 @@ def calibration(
             return Found({f"calibrations on halves; under the target {broken} of {splits}": rows})
 
         evaluate({"halves": halves}, output)
+
+
+def load(
+    subject: Subject,
+    *,
+    fidelity: Fidelity = 0.99,
+    floor: Annotated[float, Option(help="The least fidelity that anybody is promised.")] = 0.95,
+    below: Annotated[float, Option(help="The largest share of requests under the target.")] = 1.0,
+    confidence: Confidence = 0.95,
+    load: Annotated[Floats, Option(help="Multiples of what fixed thresholds answer; may be repeated.")] = None,
+    pattern: Annotated[Words, Option(help="steady or bursts; may be repeated. Default: both.")] = None,
+    deadline: Annotated[float, Option(help="As a multiple of what the network takes alone.")] = 10.0,
+    requests: Annotated[int, Option(help="Requests of each load and seed.")] = 10_000,
+    seeds: Annotated[int, Option(help="How many halves of the rows to calibrate on.")] = 20,
+    backend: Backend = None,
+    seed: Seed = 0,
+    output: Output,
+) -> None:
+    """Let fidelity follow the load: answers that are right and in time, beside fixed thresholds and SuperServe's rule.
+
+    Costs are measured here and rows are real; the times are simulated with the server's own scheduler. All sides refuse
+    and drop what cannot be in time.
+
+    Example: `python -m research load models --model resnet56 --data examples.cifar10.data:unseen --data-option
+    data=cifar10/`
+    """
+    with reporting():
+        if unknown := set(pattern or ()) - {loaded.STEADY, loaded.BURSTS}:
+            raise ConfigError(f"there is no pattern {', '.join(sorted(unknown))}: take steady or bursts")
+
+        def simulated(tell: Progress) -> Found:
+            promise = Promise(fidelity, confidence)
+            trial = loaded.Trial(subject.load(), promise, floor=floor, below=below, backend=backend)
+            table, kept = loaded.compare(
+                trial,
+                loads=load or (0.6, 1.0, 1.4, 2.0),
+                patterns=pattern or (loaded.STEADY, loaded.BURSTS),
+                deadline=deadline,
+                requests=requests,
+                seeds=range(seed, seed + seeds),
+                tell=tell,
+            )
+            return Found({"right and in time, by load": table, "what each class of promise kept": kept})
+
+        evaluate({"simulated": simulated}, output)
 
 
 def locality(

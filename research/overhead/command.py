@@ -84,6 +84,10 @@ class Timed:
         """Ask the policy."""
         return self._policy.table()
 
+    def choose_level(self, model: Lane, now: float) -> None:
+        """Ask the policy."""
+        self._policy.choose_level(model, now)
+
     def decide(self, view: Worker, now: float) -> Decision:
         """Time the policy's decision."""
         self.watch.begin()

@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 from latebind.domain.actions import Evict, Load, Map, Outcome, Reply, Run, StepEnded
-from latebind.domain.config import ResidencyConfig
-from latebind.domain.costs import Footprint
+from latebind.domain.config import ResidencyConfig, SchedulerConfig
+from latebind.domain.costs import Footprint, Level
 from latebind.domain.events import Arrived, Loaded, LoadFailed, Mapped, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.model import ModelSpec, StageKind, StepSpec
 from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.domain.sizes import Dim
+from tests.batching.chains import STATIC, chain
 from tests.models import SCORES, VECTOR, config, served
 
 QUERY = Query(
@@ -163,3 +164,15 @@ def test_lengths_of_steps_are_those_that_they_were_mapped_with_and_none_is_kept(
     figures = metrics.snapshot()["models"]["net"]
     assert (figures["lengths"], figures["run_lengths"], figures["padded_lengths"]) == (4, 10, 12)
     assert not metrics._lengths
+
+
+def test_who_starts_counts_by_the_fidelity_that_it_is_promised() -> None:
+    model = chain(STATIC, STATIC, hit_rates={0: 0.5})
+    levels = Level(1.0), Level(0.99, {0: 0.5})
+    model = replace(model, costs=replace(model.costs, levels=levels, target=1))
+    metrics = Metrics(SchedulerConfig((model,)))
+    metrics.observe(
+        Arrived("net", 1.0, (1, 2, 3), (0, 1, 2)), [Run(0, "net", 0, (1, 2, 3), (0, 1, 2), (1, 0, 1))], now=0.0
+    )
+    metrics.observe(StageDone(0), [Run(0, "net", 1, (1, 2), (0, 1), (1, 0))], now=1.0)
+    assert metrics.snapshot()["models"]["net"]["promised"] == {"0.99": 2, "1": 1}

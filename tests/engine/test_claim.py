@@ -42,7 +42,9 @@ class Pretended:
     def __init__(self, slots: int = 2) -> None:
         self.heard: list[Arrived | Cancelled] = []
         self.rows = np.zeros((slots, 8), np.int64)
-        rows = ModelSlots((np.zeros((slots, 8), np.int64),), (self.rows,), np.zeros(0, np.int32))
+        rows = ModelSlots(
+            (np.zeros((slots, 8), np.int64),), (self.rows,), np.zeros(0, np.int32), np.zeros(0, np.float32)
+        )
         self.sent: dict[int, Claim] = {}
         client = SimpleNamespace(
             sent=self.sent,

@@ -57,7 +57,7 @@ class Cache:
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         self._meanwhile = meanwhile
 
-    def __call__(self, activation: Tensor, shapes: object = ()) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def __call__(self, activation: Tensor, *about: object) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Answer rows `(B, 1)`."""
         numbers = activation.numpy().copy()
         self._meanwhile()

@@ -40,7 +40,7 @@ def slots(spec: ModelSpec, rows: int) -> ModelSlots:
         tuple(np.full((rows, *tensor.shape), 99, tensor.dtype) for tensor in tensors)
         for tensors in (spec.inputs, spec.outputs)
     )
-    return ModelSlots(inputs, outputs, np.zeros(0, np.int32))
+    return ModelSlots(inputs, outputs, np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
 class Bench:

@@ -112,7 +112,7 @@ class Fails:
 
     there = True
 
-    def __call__(self, activation: Tensor, shapes: object = ()) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def __call__(self, activation: Tensor, *about: object) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Look at `(B, 1)`."""
         if len(activation) > 1:
             raise ValueError("a row is poisoned")
@@ -241,7 +241,7 @@ def asked_of(owners: Owners, request: int) -> Asked:
     """Return a lookup for a request that has begun in slot 0."""
     run = Run(0, "net", 0, (request,), (0,))
     owners.begin(run)
-    return Asked(cast(Lookup, None), 0, run, torch.zeros(1, 1), ())
+    return Asked(cast(Lookup, None), 0, run, torch.zeros(1, 1), (), ())
 
 
 def test_few_lookups_wait_and_those_that_nobody_waits_for_are_not_made() -> None:

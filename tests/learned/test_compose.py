@@ -297,3 +297,22 @@ def test_the_next_answers_keep_the_promise_and_not_the_one_about_all() -> None:
             assert found is not None
             broken[answers] += int(send(found.thresholds, to_come, TWO).wrong.sum()) > NEXT // 10
     assert broken[NEXT] <= 12 < broken[None]  # of 250
+
+
+def test_at_whichever_level_a_row_is_answered_all_levels_keep_their_promise_together() -> None:
+    costs, fidelities, broken = Costs((1.0, 1.0, 1.0), (0.05, 0.05)), (0.95, 0.9, 0.85), 0
+    variants = tuple(Variant(stage, "small", 0.0, 1.0, 0.05, 50) for stage in range(2))
+    problem = Composition(variants, costs, STAGES, Promise(0.9, 0.8, answers=None))
+    unseen = world(np.random.default_rng(99), 40_000)
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        choosing, worlds = world(rng, 400), [world(rng, 900)]
+        found = problem.choose(choosing, worlds)
+        assert found is not None
+        curve = problem.curve(found.thresholds, choosing, worlds, fidelities)
+        assert [fidelity for fidelity, _ in curve] == [one for one in fidelities if one in dict(curve)]
+        assert all(one.lower >= fidelity for fidelity, one in curve)
+        shares = [send(one.thresholds, unseen, costs).wrong.mean() for _, one in curve]
+        broken += any(share > 1.0 - fidelity for share, (fidelity, _) in zip(shares, curve, strict=True))
+        assert all(set(used(one)) <= set(used(found)) for _, one in curve)
+    assert broken <= 18  # of 60, of which a fifth is promised; more is a chance of 1 in 40 at that rate

@@ -311,6 +311,7 @@ def figures(answered: int) -> dict[str, Any]:
         "requests": {"answered": answered, **none},
         "left_at": [0, 0, answered],
         "batches": {"1": answered},
+        "promised": {},
         "stage_runs": STAGES * answered,
         "row_stages": STAGES * answered,
         "stage_failures": 0,

@@ -1,0 +1,110 @@
+"""Depth by the time that there is: which level of an operating curve a request gets, and that it keeps it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from latebind.domain.actions import Outcome, Reply, Run
+from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Curve, Level
+from latebind.domain.events import Arrived
+from latebind.scheduler import Scheduler
+from latebind.simulation.driver import Record, Simulator
+from latebind.simulation.workloads import Arrival, poisson
+from tests.batching.chains import STATIC, chain
+
+LINEAR = Curve((1, 64), (1.0, 64.0))
+LEVELS = (Level(1.0, {0: 0.0}), Level(0.99, {0: 0.4}), Level(0.97, {0: 0.6}), Level(0.95, {0: 0.8}))
+TARGET = 1
+
+
+def curved(*, below: float = 1.0, kinds: int = 4) -> ServedModel:
+    """A model of four seconds whose requests leave behind the first one or at the end; a batch saves nothing."""
+    model = chain(*(STATIC,) * kinds, curve=LINEAR, hit_rates=LEVELS[TARGET].hit_rates)
+    return replace(model, costs=replace(model.costs, levels=LEVELS, target=TARGET), below=below)
+
+
+class Noted(Simulator):
+    """A simulation that notes the levels at which each request ran."""
+
+    def __init__(self, model: ServedModel, policy: str = "late") -> None:
+        super().__init__(SchedulerConfig((model,), 1, PolicyConfig(policy)))
+        self.levels: dict[int, list[int]] = {}
+        self.bare = 0  # runs without levels
+
+    def _run(self, action: Run, now: float) -> None:
+        for request, level in zip(action.requests, action.levels, strict=bool(action.levels)):
+            self.levels.setdefault(request, []).append(level)
+        self.bare += not action.levels
+        super()._run(action, now)
+
+
+def at_rate(model: ServedModel, rate: float, *, allowed: float = 60.0) -> tuple[Noted, list[Record]]:
+    played = Noted(model)
+    return played, played.run(poisson(model, rate=rate, requests=2000, allowed=allowed, random=Random(3)))
+
+
+def mean_fidelity(played: Noted) -> float:
+    return sum(LEVELS[levels[0]].fidelity for levels in played.levels.values()) / len(played.levels)
+
+
+def test_who_comes_alone_and_has_time_gets_the_whole_network() -> None:
+    played = Noted(curved())
+    played.run([Arrival(100.0 * n, "net", 60.0, 0, levels=(3, 0, 0, 0)) for n in range(5)])
+    assert {level for levels in played.levels.values() for level in levels} == {0}
+
+
+def test_a_request_keeps_its_level_to_its_end_whoever_comes_meanwhile() -> None:
+    alone = Arrival(0.0, "net", 60.0, 3, levels=(3, 3, 3, 3))
+    crowd = [Arrival(0.5, "net", 60.0, 3, levels=(3, 3, 3, 3)) for _ in range(40)]
+    played = Noted(curved())
+    played.run([alone, *crowd])
+    assert played.levels[0] == [0] * 4
+    assert {len(set(levels)) for levels in played.levels.values()} == {1}
+    assert max(levels[0] for levels in played.levels.values()) == 3
+
+
+def test_the_more_come_the_lower_the_level_and_more_are_in_time_than_at_the_target_alone() -> None:
+    fidelities = [mean_fidelity(at_rate(curved(), rate)[0]) for rate in (0.1, 0.3, 0.45, 0.7)]
+    assert fidelities == sorted(fidelities, reverse=True)
+    assert fidelities[0] > 0.995
+    assert fidelities[-1] < 0.96
+    fixed = chain(*(STATIC,) * 4, curve=LINEAR, hit_rates=LEVELS[TARGET].hit_rates)
+    ours, theirs = (at_rate(model, 0.6)[1] for model in (curved(), fixed))
+    assert answered(ours) > 1.25 * answered(theirs)
+
+
+def answered(records: Sequence[Record]) -> int:
+    return sum(record.outcome is Outcome.ANSWERED for record in records)
+
+
+@pytest.mark.parametrize("below", [0.1, 0.5])
+def test_no_more_than_the_share_allowed_runs_below_the_target(below: float) -> None:
+    played, _ = at_rate(curved(below=below), 0.8)
+    lower = sum(levels[0] > TARGET for levels in played.levels.values())
+    assert 0.5 * below * len(played.levels) < lower <= below * len(played.levels) + 1
+
+
+def test_a_policy_that_counts_no_exits_runs_as_calibrated() -> None:
+    played = Noted(curved(), "lazy+")
+    played.run(poisson(curved(), rate=0.3, requests=50, allowed=60.0, random=Random(1)))
+    assert not played.levels
+    assert played.bare
+
+
+def test_who_could_be_in_time_at_the_lowest_level_is_not_refused() -> None:
+    scheduler = Scheduler(SchedulerConfig((curved(),), 1, PolicyConfig("late")))
+    scheduler.handle(Arrived("net", 1e3, (0,), (0,)), 0.0)
+    # 30 wait: 48 s of work at the lowest level, 84 s at the target
+    scheduler.handle(Arrived("net", 1e3, tuple(range(1, 31)), tuple(range(1, 31))), 0.0)
+    actions = scheduler.handle(Arrived("net", 1e3, (31,), (31,), priority=0), 0.0)
+    assert not actions
+    late = scheduler.handle(Arrived("net", 40.0, tuple(range(32, 90)), tuple(range(32, 90))), 0.0)
+    assert {action.outcome for action in late if isinstance(action, Reply)} == {Outcome.REFUSED_LATE}
+
+
+def test_the_same_events_choose_the_same_levels() -> None:
+    first, second = at_rate(curved(), 0.5)[0], at_rate(curved(), 0.5)[0]
+    assert first.levels == second.levels

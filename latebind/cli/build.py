@@ -179,7 +179,8 @@ class Compiled:
     ] = 0.0
     backend: Annotated[list[str] | None, typer.Option(help="Try only this backend; may be repeated.")] = None
     tolerance: Annotated[
-        float | None, typer.Option(help="Largest relative error; stating one allows bf16 backends. Default: 1e-5.")
+        float | None,
+        typer.Option(help="Largest relative error; stating one allows backends of lower precision. Default: 1e-5."),
     ] = None
     max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
     threads: Threads = 1

@@ -16,7 +16,8 @@ from latebind.repository.directory import MODEL, ModelDirectory
 
 PICTURE = b"picture"  # a later line; answered by a `Picture`
 TRACES = b"traces"  # a later line; answered by the traces of requests that have ended since the last one
-IMPORTS = {"openvino": "openvino", "openvino-bf16": "openvino"}  # what takes a third of a second, by backend
+OPENVINO = ("openvino", "openvino-bf16", "openvino-int8")
+IMPORTS = dict.fromkeys(OPENVINO, "openvino")  # what takes a third of a second, by backend
 FORGET = b"forget"  # a later line: reset the metrics, requests so far were trials; answered by an empty object
 
 

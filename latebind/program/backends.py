@@ -59,6 +59,11 @@ class Backend:
         del device
         return None
 
+    def gains_nothing(self, graph: Graph) -> str:
+        """Return why this backend does nothing for a graph that another does not do, or ""."""
+        del graph
+        return ""
+
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
         """Return a call for the graph, whose weights are on the device already. Raises `ExportError`.
 
@@ -92,6 +97,7 @@ BACKENDS = _Registered(
         "compile": "latebind.program.inductor:Inductor",
         "openvino": "latebind.program.openvino:OpenVino",
         "openvino-bf16": "latebind.program.openvino:OpenVinoBf16",
+        "openvino-int8": "latebind.program.openvino:OpenVinoInt8",
     }
 )
 

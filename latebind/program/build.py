@@ -338,6 +338,8 @@ def build_program(
 
     def uncut(backend: str) -> Candidate[StageFunction]:
         """Compile the uncut model and compare it with the module."""
+        if idle := backend_named(backend).gains_nothing(exported.graph):
+            raise ExportError(idle)
         made = compile_graph(exported.graph, exported.weights, backend=backend, threads=threads)
         error = relative_error(made(*rows), run(*rows))
         largest = agreement.largest(made) if error <= settings.most_error else inf

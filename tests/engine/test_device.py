@@ -51,7 +51,7 @@ def test_where_there_is_no_gpu_a_cuda_device_is_refused_with_what_to_do(models: 
         load_model(path, EngineConfig(device="cuda"))
 
 
-@pytest.mark.parametrize("name", ["openvino", "openvino-bf16"])
+@pytest.mark.parametrize("name", ["openvino", "openvino-bf16", "openvino-int8"])
 def test_openvino_refuses_cuda_and_says_what_does_not(name: str) -> None:
     with pytest.raises(ConfigError, match="computes on the CPU, not on cuda: use --backend eager or compile"):
         backend_named(name, device="cuda")

@@ -178,6 +178,7 @@ def test_a_backend_outside_the_tolerance_is_not_chosen(module: Branchy, tmp_path
         ({"tolerance": 0.0}, "above 0"),
         ({"backends": ("tpu",)}, "no backend 'tpu'"),
         ({"backends": ("openvino-bf16",)}, "state the tolerance"),
+        ({"backends": ("openvino-int8",)}, "state the tolerance"),
     ],
 )
 def test_settings_without_sense_are_refused(

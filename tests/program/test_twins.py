@@ -91,10 +91,11 @@ def test_twins_that_run_at_the_same_time_give_what_each_gives_alone(backend: str
     twins_of(Chain(), torch.randn(2, 3, 8, 8), backend, streams)
 
 
+@pytest.mark.parametrize("backend", ["openvino", "openvino-int8"])
 @pytest.mark.parametrize(("streams", "copies"), [(1, False), (2, False), (2, True)])
-def test_so_do_twins_of_what_is_large_whether_they_share_it_or_not(streams: int, *, copies: bool) -> None:
+def test_so_do_twins_of_what_is_large_whether_they_share_it_or_not(backend: str, streams: int, *, copies: bool) -> None:
     assert LARGE * LARGE * 4 * 2 > openvino.SHARED_FROM
-    twins_of(Wide(LARGE), torch.randn(2, LARGE), "openvino", streams, copies=copies)
+    twins_of(Wide(LARGE), torch.randn(2, LARGE), backend, streams, copies=copies)
 
 
 @pytest.mark.slow

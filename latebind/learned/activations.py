@@ -48,20 +48,31 @@ def record_activations(
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What lookups answered on samples, with the features `(N, width)` of each and the base model's answers."""
+    """What lookups answered on samples, with the features `(N, width)` of each and the base model's answers.
+
+    `own` are the network's answers where it computes less precisely than the base model; None where they are the same.
+    """
 
     seen: Seen
     features: tuple[Tensor, ...]
     answers: Tensor
+    own: Tensor | None = None
 
 
-def observe(program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]]) -> Observed:
+def observe(
+    program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]], *, base: Program | None = None
+) -> Observed:
     """Send `samples` through the network and return the score of each lookup and whether its answer was right.
 
-    `lookups` are pairs of the stage that a lookup stands behind, and its function.
+    `lookups` are pairs of the stage that a lookup stands behind, and its function. `base` is the same network in full
+    precision, with which all is compared, where `program` computes in less.
     """
     features, answers = _run(program, samples, lookups, stages=len(program.stages))
-    return apply_heads([function.head for _, function in lookups], features, answers, lengths=samples.lengths)
+    own = None
+    if base is not None:
+        own, answers = answers, _run(base, samples, (), stages=len(base.stages))[1]
+    heads = [function.head for _, function in lookups]
+    return apply_heads(heads, features, answers, own=own, lengths=samples.lengths)
 
 
 def features_of(
@@ -99,11 +110,16 @@ def _run(
 
 
 def apply_heads(
-    heads: Sequence[Head], features: Sequence[Tensor], answers: Tensor, *, lengths: Tensor | None = None
+    heads: Sequence[Head],
+    features: Sequence[Tensor],
+    answers: Tensor,
+    *,
+    own: Tensor | None = None,
+    lengths: Tensor | None = None,
 ) -> Observed:
     """Return what each head answers on its own features, compared with the base model's `answers`.
 
-    `lengths` are those of the rows, where they differ.
+    `own` are the network's own answers where they differ, and `lengths` those of the rows, where they do.
     """
     classes = answers.argmax(dim=1).numpy()
     scores = np.empty((len(heads), len(answers)))
@@ -111,8 +127,9 @@ def apply_heads(
     for k, (head, rows) in enumerate(zip(heads, features, strict=True)):
         said, scores[k] = HeadFunction(head)(rows.numpy())
         right[k] = said.argmax(axis=1) == classes
-    seen = Seen(scores, right, lengths=None if lengths is None else lengths.numpy())
-    return Observed(seen, tuple(features), answers)
+    end = None if own is None else own.argmax(dim=1).numpy() == classes
+    seen = Seen(scores, right, end, None if lengths is None else lengths.numpy())
+    return Observed(seen, tuple(features), answers, own)
 
 
 def batches(samples: Samples, rows: Tensor | None = None) -> Iterator[tuple[slice | Tensor, tuple[Tensor, ...]]]:

@@ -60,6 +60,7 @@ from latebind.learned.stored import (
     write_accuracy,
     write_caches,
 )
+from latebind.program.backends import BACKENDS, exact_backends
 from latebind.program.load import load_program
 from latebind.program.measure import profile_stages
 from latebind.program.program import Program
@@ -172,6 +173,7 @@ class _Outcome:
     * `observed`: what the lookups answered on all held-out rows, with their features.
     * `choosing`: what they answered on the samples that choose.
     * `curve`: thresholds for other fidelities, of the lookups that have one in `found`.
+    * `whole`: the fidelity of the network's own answers, beside the curve.
     """
 
     trained: Sequence[TrainedLookup]
@@ -181,12 +183,15 @@ class _Outcome:
     observed: Observed | None = None
     choosing: Seen | None = None
     curve: Sequence[tuple[float, Calibrated]] = ()
+    whole: float = 1.0
 
 
 @dataclass(slots=True)
 class Builder:
     """Makes the learned caches of `program`; `wide` is the same program on all cores, for work that is not measured.
 
+    `base` is the network in full precision, where `program` computes in less: fidelity is that to its answers, also for
+    requests that no lookup answers.
     `stages` are the seconds of each stage at batch 1, the means over the samples where these differ in length; `grids`
     are then those by length.
     """
@@ -196,6 +201,7 @@ class Builder:
     seed: int
     progress: Progress
     wide: Program
+    base: Program | None = None
     new_entry: bool = False  # the program has an empty first stage that its directory does not have yet
     stages: tuple[float, ...] = ()
     grids: tuple[Grid, ...] = ()
@@ -214,8 +220,12 @@ class Builder:
         """Return a builder for the model as it is in the directory; `backend` None is the one built for."""
         torch.set_num_threads(threads)
         program = load_program(directory, threads=threads, backend=backend)
-        wide = on_all_cores(directory, program)
-        return cls(program, promise, seed, progress or (lambda text, share: None), wide)
+        wide, base = on_all_cores(directory, program), None
+        if not BACKENDS[program.backend].exact:
+            base = on_all_cores(
+                directory, replace(program, backend=exact_backends()[-1])
+            )  # the last one is the quickest
+        return cls(program, promise, seed, progress or (lambda text, share: None), wide, base)
 
     def build(
         self,
@@ -319,7 +329,9 @@ class Builder:
                 [one.files.head for one in trained], observed, chooses, fidelity=self.promise.fidelity
             )
             trained = [one.with_head(head) for one, head in zip(trained, heads, strict=True)]
-            observed = apply_heads(heads, observed.features, observed.answers, lengths=held_out.lengths)
+            observed = apply_heads(
+                heads, observed.features, observed.answers, own=observed.own, lengths=held_out.lengths
+            )
         choosing, worlds = observed.seen.take(chooses), [observed.seen.take(rows) for rows in verify]
         trained = self._in_line_or_aside(trained, choosing)
         composition = self._within_usual_tail(self.composition(trained), choosing)
@@ -327,8 +339,18 @@ class Builder:
         outcome = _Outcome(trained, composition.costs, found, worlds, observed, choosing)
         if found is not None:
             fidelities = sorted({*CURVE, self.promise.fidelity}, reverse=True)
-            outcome = replace(outcome, curve=composition.curve(found.thresholds, choosing, worlds, fidelities))
-        return self._publish(directory, outcome, "" if found else self.promise.not_shown(fewest))
+            curve = composition.curve(found.thresholds, choosing, worlds, fidelities)
+            outcome = replace(outcome, curve=curve, whole=composition.whole(worlds, len(fidelities)))
+        return self._publish(directory, outcome, "" if found else self._not_shown(composition, worlds))
+
+    def _not_shown(self, composition: Composition, worlds: Sequence[Seen]) -> str:
+        """Say why not even the network by itself is shown to keep the promise."""
+        alone = composition.alone(worlds)
+        return (
+            f"the network itself, on {self.program.backend}, answers {alone.fidelity:.4f} of the held-out samples as "
+            f"in full precision, which does not show a fidelity of {self.promise.fidelity:g}: there are no exits; ask "
+            "for less, or build it with --backend openvino"
+        )
 
     def _in_line_or_aside(self, trained: Sequence[TrainedLookup], choosing: Seen) -> Sequence[TrainedLookup]:
         """Return the lookups as they will run: aside if that was measured and is demanded or faster, else in line."""
@@ -352,7 +374,7 @@ class Builder:
     def observe(self, trained: Sequence[TrainedLookup], held_out: Samples) -> Observed:
         """Return what the lookups answer on the samples. Raises `ConfigError` where the network answers with NaN."""
         with all_cores(self.program.threads):
-            seen = observe(self.wide, held_out, [(one.stage, one.function) for one in trained])
+            seen = observe(self.wide, held_out, [(one.stage, one.function) for one in trained], base=self.base)
         check_answers(seen.answers)
         return seen
 
@@ -391,6 +413,7 @@ class Builder:
         promise, found, trained = self.promise, outcome.found, outcome.trained
         lookups = _in_use(outcome, found) if found else ()
         whole = sum(self.stages)
+        shown = found if lookups or _is_coarse(outcome) else None
         if found and not lookups:
             found, reason = None, nothing_pays(whole)
         kept = _kept(outcome, lookups)
@@ -399,8 +422,8 @@ class Builder:
             format=FORMAT,
             target=promise.fidelity,
             confidence=promise.confidence,
-            fidelity=found.fidelity if found else 1.0,
-            lower=found.lower if found else 1.0,
+            fidelity=shown.fidelity if shown else 1.0,
+            lower=shown.lower if shown else 1.0,
             calibrated_on=sum(seen.right.shape[1] for seen in outcome.worlds),
             lookups=lookups,
             spare=tuple(
@@ -412,6 +435,7 @@ class Builder:
             aside=outcome.costs.beside is not None,
             answers=promise.answers,
             levels=_levels(outcome, used) if lookups else (),
+            whole=outcome.whole if lookups else 1.0,
         )
         after = write_caches(
             directory,
@@ -430,6 +454,7 @@ class Builder:
             warning=reason,
             right=read_accuracy(after),
             by_length=_by_length(outcome),
+            precision=_precision(outcome, self.program.backend),
         )
 
     def _tried(self, outcome: _Outcome, k: int) -> TriedLookup:
@@ -443,11 +468,26 @@ class Builder:
         )
 
 
+def _is_coarse(outcome: _Outcome) -> bool:
+    """Return whether the network computes in less than full precision, and may be wrong itself."""
+    return outcome.observed is not None and outcome.observed.seen.end is not None
+
+
+def _precision(outcome: _Outcome, backend: str) -> str:
+    """Say how often the network itself answers as in full precision; "" where it computes in that."""
+    if outcome.observed is None or outcome.observed.seen.end is None:
+        return ""
+    return (
+        f"on {backend}, in which the network itself answers {outcome.observed.seen.end.mean():.4f} of the held-out "
+        "samples as in full precision; fidelity is that to full precision, whoever answers"
+    )
+
+
 def _with_accuracy(directory: ModelDirectory, seen: Observed, held_out: Samples) -> ModelDirectory:
     """Write the network's accuracy into the directory, if the samples have labels."""
     if held_out.labels is None:
         return directory
-    return write_accuracy(directory, accuracy_of(seen.answers, held_out.labels))
+    return write_accuracy(directory, accuracy_of(seen.answers if seen.own is None else seen.own, held_out.labels))
 
 
 def _notes(found: ExplorationResult, rows: int) -> list[str]:

@@ -458,17 +458,31 @@ class Composition:
         """Return each of `fidelities` that can be shown, and thresholds that keep it, for lookups of `thresholds`.
 
         All of them hold together with the confidence of the promise, each in its own test (Bonferroni), so that it may
-        depend on anything but its row at which of them a request is answered.
+        depend on anything but its row at which of them a request is answered. What `whole` returns does so too.
         """
         composer = self._composer(seen).restricted_to(_chosen(thresholds))
-        confidence = 1.0 - (1.0 - self.promise.confidence) / len(fidelities)
         found = []
         for fidelity in fidelities:
-            promise = replace(self.promise, fidelity=fidelity, confidence=confidence)
+            promise = replace(self._of_many(worlds, len(fidelities)), fidelity=fidelity)
             one = calibrate(threshold_path(composer, fidelity=fidelity), worlds, self.costs, promise=promise)
             if one is not None and np.isfinite(one.thresholds).any():
                 found.append((fidelity, one))
         return found
+
+    def alone(self, worlds: Sequence[Seen]) -> Calibrated:
+        """Return what the samples show about the network without any lookup."""
+        return evaluate(np.full(len(self.variants), np.inf), worlds, self.costs, promise=self.promise)
+
+    def whole(self, worlds: Sequence[Seen], levels: int) -> float:
+        """Return the fidelity of the network without any lookup, which holds together with so many `levels`."""
+        if all(seen.end is None for seen in worlds):
+            return 1.0
+        return replace(self, promise=self._of_many(worlds, levels)).alone(worlds).lower
+
+    def _of_many(self, worlds: Sequence[Seen], levels: int) -> Promise:
+        """Return the promise for each of so many levels, and for the network itself where that may be wrong."""
+        tests = levels + any(seen.end is not None for seen in worlds)
+        return replace(self.promise, confidence=1.0 - (1.0 - self.promise.confidence) / tests)
 
     def _composer(self, seen: Seen) -> Composer:
         return Composer(seen, self.costs, allows=self.allows, starts=[(k,) for k in range(len(self.variants))])

@@ -61,7 +61,8 @@ class CacheReport:
 
     `caches` is what was written into the `directory`. `warning` is empty, or says why there are fewer exits than asked
     for. `notes` say which networks were reused, and which learned from fewer rows than given. `right` is the accuracy
-    of the network itself, if the samples had labels. `by_length` tells of quarters of the samples, where these differ.
+    of the network itself, if the samples had labels. `by_length` tells of quarters of the samples, where these differ,
+    and `precision` of a network that computes in less than full precision.
     """
 
     directory: ModelDirectory
@@ -73,6 +74,7 @@ class CacheReport:
     notes: tuple[str, ...] = ()
     right: Accuracy | None = None
     by_length: tuple[OfLength, ...] = ()
+    precision: str = ""
 
     def variants(self) -> list[dict[str, object]]:
         """Return all explored lookups as rows of a table (GATI, section 4.1), each by itself, at the target."""
@@ -118,6 +120,8 @@ class CacheReport:
             lines.append(
                 ("accuracy", f"{self.right.share:.4f} on {self.right.samples} held-out samples, without lookups")
             )
+        if self.precision:
+            lines.append(("precision", self.precision))
         lines += [("explored", note) for note in self.notes]
         if self.warning:
             lines.append(("warning", self.warning))

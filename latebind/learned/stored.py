@@ -83,7 +83,8 @@ class StoredCaches:
     `lookups` are in use, `spare` are not: a later calibration may use them, and adaptation those at a boundary in use.
     `tail` is None if the promise has none. `answers` is the number of next answers that the promise is about; None: all
     that there could be, as in earlier builds. `aside` says that all lookups run while their network goes on. `levels`
-    are the operating curve, the surest first; empty in earlier builds.
+    are the operating curve, the surest first; empty in earlier builds. `whole` is the fidelity of the network's own
+    answers, which holds together with that of the levels: below 1 where it computes in less than full precision.
     """
 
     format: int
@@ -98,6 +99,7 @@ class StoredCaches:
     aside: bool = False
     answers: int | None = None
     levels: tuple[StoredLevel, ...] = ()
+    whole: float = 1.0
 
     @property
     def every(self) -> tuple[SpareLookup, ...]:
@@ -235,7 +237,7 @@ def _was_measured(one: SpareLookup) -> bool:
 
 def _was_calibrated(caches: StoredCaches) -> bool:
     """Tell whether the promise of the caches can be."""
-    shares = (caches.target, caches.confidence, caches.fidelity, caches.lower)
+    shares = (caches.target, caches.confidence, caches.fidelity, caches.lower, caches.whole)
     return (
         all(0.0 <= share <= 1.0 for share in shares)
         and sum(one.hit_rate for one in caches.lookups) <= 1.0 + 1e-6
@@ -330,13 +332,13 @@ def levels_down_to(caches: StoredCaches, floor: float) -> tuple[StoredLevel, ...
         return ()
     if floor > caches.target:
         raise ConfigError(f"a floor of {floor:g} is above the {caches.target:g} that the caches promise: give less")
-    found = [level for level in caches.levels if level.target >= floor]
+    found = [level for level in caches.levels if caches.whole > level.target >= floor]
     if caches.target not in {level.target for level in found}:
         raise ConfigError(
             f"these learned caches have no operating curve down to {floor:g}: run `latebind calibrate` with "
             f"--fidelity {caches.target:g} and more data, or leave the floor out"
         )
-    return (StoredLevel(1.0, 1.0, 1.0, {}, {}, 0.0), *found)
+    return (StoredLevel(caches.whole, caches.whole, caches.whole, {}, {}, 0.0), *found)
 
 
 def lookup_name(stage: int, kind: str) -> str:

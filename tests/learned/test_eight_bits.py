@@ -1,4 +1,4 @@
-"""The network itself in eight bits as a lookup: what it answers, and that it is sure of everything."""
+"""The network itself in eight bits, as a lookup that is sure of everything or in its own place: what is promised."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,14 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from latebind.domain.costs import Curve
+from latebind.domain.errors import ConfigError
+from latebind.domain.sizes import Dim
+from latebind.learned.activations import observe
 from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.compiled import to_eight_bit_lookup
-from latebind.learned.compose import Composer, Costs, Seen, send
+from latebind.learned.compose import Composer, Composition, Costs, Seen, Variant, send
 from latebind.learned.head import SURE
 from latebind.learned.lookup import compile_lookup_files
-from latebind.learned.stored import LookupFiles, read_caches
+from latebind.learned.promise import Promise
+from latebind.learned.stored import LookupFiles, StoredCaches, StoredLevel, StoredLookup, levels_down_to, read_caches
 from latebind.program.build import build_program
 from latebind.program.export import Exported, export
+from latebind.program.load import load_program
+from tests import texts
 from tests.digits import CALIBRATE, FIT, digits, samples, trained
 
 ROWS = torch.randn(48, 8, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -108,3 +115,75 @@ def test_a_build_has_it_beside_the_others_and_so_has_another_calibration(tmp_pat
     assert before is not None
     assert caches is not None
     assert {one.kind for one in caches.every} == {one.kind for one in before.every} >= {"bytes"}
+
+
+def composition(end: np.ndarray[tuple[int], np.dtype[np.bool_]] | None) -> tuple[Composition, Seen]:
+    """One lookup that is always right but sure of the first half alone, and how often the network itself is right."""
+    scores = np.linspace(1.0, 0.0, 400)[None]
+    seen = Seen(scores, np.ones((1, 400), dtype=np.bool_), end)
+    variants = (Variant(0, "plain", 0.0, 1.0, 0.1, 10),)
+    return Composition(variants, Costs((0.5, 0.5), (0.1,)), (0.5, 0.5), Promise(0.95, 0.9)), seen
+
+
+def test_whom_no_lookup_answers_counts_by_what_a_coarse_network_says() -> None:
+    end = np.arange(400) >= 12
+    problem, seen = composition(end)
+    alone = problem.alone([seen])
+    assert alone.fidelity == pytest.approx(1.0 - 12 / 400)
+    assert problem.whole([seen], 9) < alone.lower < alone.fidelity  # of ten tests that hold together, and of one
+    problem, seen = composition(None)
+    assert problem.whole([seen], 9) == 1.0
+
+
+def test_no_exit_is_allowed_where_the_network_itself_does_not_keep_the_promise() -> None:
+    problem, seen = composition(np.arange(400) >= 40)
+    assert problem.choose(seen, [seen]) is None
+    problem, seen = composition(np.arange(400) >= 4)
+    assert problem.choose(seen, [seen]) is not None
+
+
+def test_levels_begin_with_what_the_network_itself_is_promised() -> None:
+    curve = tuple(StoredLevel(target, target, target, {"0-plain": 1.0}, {0: 0.5}, 1.0) for target in (0.99, 0.97, 0.95))
+    used = StoredLookup(0, "plain", 10, Curve((1,), (1e-4,)), threshold=1.0, hit_rate=0.5, fidelity=0.97)
+    caches = StoredCaches(4, 0.97, 0.95, 0.97, 0.97, 400, (used,), levels=curve, whole=0.985)
+    assert [level.target for level in levels_down_to(caches, 0.96)] == [0.985, 0.97]
+    exact = replace(caches, whole=1.0)
+    assert [level.target for level in levels_down_to(exact, 0.95)] == [1.0, 0.99, 0.97, 0.95]
+    with pytest.raises(ConfigError, match="no operating curve"):
+        levels_down_to(replace(caches, whole=0.965), 0.9)
+
+
+@pytest.mark.slow
+def test_a_network_in_eight_bits_is_promised_against_the_one_in_full_precision(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    directory = build_program(
+        texts.trained(),
+        dict(zip(("ids", "mask"), texts.filled_up(texts.texts()[0][:4], texts.LONGEST), strict=True)),
+        directory=tmp_path / "1",
+        name="texts",
+        backends=["openvino-int8"],
+        tolerance=0.3,
+        min_stage_seconds=0.0,
+        max_overhead=None,
+        max_batch=8,
+        dims=(Dim("L", 1, texts.LONGEST),),
+        sizes={"ids": ["L"], "mask": ["L"]},
+    ).directory
+    fit, held_out = texts.samples(0, texts.FIT), texts.samples(texts.FIT, texts.FIT + texts.CALIBRATE)
+    report = build_caches(directory, fit, held_out, fidelity=0.95, confidence=0.9, presentations=12_000)
+    assert "full precision" in dict(report.rows())["precision"]
+    assert report.caches.whole < 1.0
+    assert report.caches.lower >= 0.95
+    program, base = load_program(report.directory), load_program(report.directory, backend="eager")
+    rows = texts.unseen().ordered(program.spec.inputs, program.spec.dims)
+    seen = observe(program, rows, (), base=base)
+    exact = observe(base, rows, ())
+    assert exact.own is None
+    assert exact.seen.end is None
+    torch.testing.assert_close(seen.answers, exact.answers)
+    assert seen.own is not None
+    assert seen.seen.end is not None
+    assert not torch.equal(seen.own, seen.answers)
+    assert seen.seen.end.tolist() == (seen.own.argmax(dim=1) == seen.answers.argmax(dim=1)).tolist()
+    again = recalibrate(report.directory, held_out, fidelity=0.95, confidence=0.9, aside=False)
+    assert again.caches.whole == pytest.approx(report.caches.whole)

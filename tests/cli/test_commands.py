@@ -345,6 +345,7 @@ def test_queries_are_listed_and_a_broken_one_with_what_is_wrong(queried: Path, t
     assert listed["fork"]["steps"] == "left, right -> join"
     assert listed["traffic"] == {
         "query": "traffic",
+        "takes": "",
         "steps": "gate -> cars, animals",
         "models": "gate: gate; cars: small, cars; animals: animals",
         "deadline": "20000 ms",

@@ -192,7 +192,8 @@ class RestApp:
         try:
             route, names = self._find(asked, path)
             errors = route.errors
-            _check_names(names)
+            if reason := _nobodys(names):
+                raise NotFound(reason)
             self._filter.admit(route.access, asked, fields)
             verb = self._guarded(route)
         except UserError as error:
@@ -238,21 +239,23 @@ class RestApp:
                 continue
             if asked == route.method:
                 return route, found.groupdict()
-            others.append(route.method)
+            if not _nobodys(found.groupdict()):
+                others.append(route.method)
         if others:
             raise MethodNotAllowed(others)
         raise NotFound(SLASH if escaped else "no such path: /v2/openapi.json lists those that there are")
 
 
-def _check_names(names: Mapping[str, str | None]) -> None:
-    """Raise `NotFound` if a part of a path is no name that a model or a repository may have.
+def _nobodys(names: Mapping[str, str | None]) -> str:
+    """Say why a part of a path is no name that a model or a repository may have; empty where all may be.
 
     It is checked behind the search for the route, so that the error has the form of the API that was called.
     """
     for part in ("model", "repository"):
         name = names.get(part)
         if name is not None and not NAME.fullmatch(name):
-            raise NotFound(SLASH if "%2f" in name.lower() else f"there is no {part} {name!r:.140}")
+            return SLASH if "%2f" in name.lower() else f"there is no {part} {name!r:.140}"
+    return ""
 
 
 def _refusing(error: UserError) -> Verb:

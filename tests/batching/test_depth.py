@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from random import Random
 
 import pytest
 
+from latebind.batching.costs import Estimate
+from latebind.batching.depth import Depth
+from latebind.batching.requests import Backlog, Lane, Models, Order, Request
 from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, Level
@@ -108,3 +112,38 @@ def test_who_could_be_in_time_at_the_lowest_level_is_not_refused() -> None:
 def test_the_same_events_choose_the_same_levels() -> None:
     first, second = at_rate(curved(), 0.5)[0], at_rate(curved(), 0.5)[0]
     assert first.levels == second.levels
+
+
+@pytest.mark.parametrize(
+    ("stretch", "free", "level"), [(inf, inf, 0), (1.0, inf, 3), (inf, 1.0, 3), (8.0, inf, 2), (inf, 4.0, 1)]
+)
+def test_a_level_leaves_in_time_who_waits_and_who_comes(stretch: float, free: float, level: int) -> None:
+    depth = Depth(Estimate(curved().spec, curved().costs), len(LEVELS), TARGET, 1.0)
+    depth.choose([4.0, 3.0, 2.0, 1.0], stretch, free)
+    assert depth.level == level
+
+
+def test_how_much_longer_all_work_may_take_is_told_by_the_request_with_the_least_time() -> None:
+    backlog = Backlog(2)
+    assert backlog.stretch(0.0) == inf
+    for number, latest in enumerate((40.0, 5.0, 100.0, 3.0)):
+        backlog.add((0, float(number), number), 1.0, latest)
+    assert backlog.stretch(0.0) == pytest.approx(2 * 3.0 / 4.0)
+    assert backlog.stretch(4.0) == pytest.approx(2 * 1.0 / 2.0), "who is late already does not count"
+
+
+def test_what_other_models_need_of_the_workers_is_not_there_for_depth() -> None:
+    def level(others: float) -> int:
+        models = Models(Order.DEADLINE)
+        lane, other = (Lane(model, models, hopes=True) for model in (curved(), chain(STATIC, name="other")))
+        for each in (lane, other):
+            each.update_work(1)
+        for number in range(40):
+            lane.add(Request(number, "net", number, 1e6, 20.0 * number))
+            other.add(Request(100 + number, "other", number, 1e6, 800.0 - others * (40 - number)))
+        lane.choose_level(800.0)
+        assert lane.depth is not None
+        return lane.depth.level
+
+    assert level(20.0) == 0
+    assert level(1.1) == len(LEVELS) - 1

@@ -32,6 +32,7 @@ from latebind.engine.worker import (
     Batch,
     Failures,
     Worker,
+    left_of,
 )
 from latebind.learned.lookup import Lookup
 from latebind.program.pieces import NotResident
@@ -295,3 +296,9 @@ def test_each_kind_is_told_once_and_then_how_often(caplog: pytest.LogCaptureFixt
     assert others == ["stage 1 of net failed for request 7", "stage 0 of net failed for request 8"]
     assert caplog.text.count("Traceback") == 2
     assert "row 0 is bad" in caplog.text
+
+
+def test_whoever_is_left_of_a_batch_keeps_its_slot_and_its_level() -> None:
+    run = Run(0, "net", 3, (1, 2, 3), (7, 8, 9), (2, 0, 1))
+    assert left_of(run, (3, 1)) == Run(0, "net", 3, (3, 1), (9, 7), (1, 2))
+    assert left_of(Run(0, "net", 3, (1, 2), (7, 8)), (2,)) == Run(0, "net", 3, (2,), (8,))

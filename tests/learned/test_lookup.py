@@ -67,3 +67,10 @@ def test_new_heads_and_thresholds_take_the_place_of_old_ones() -> None:
     assert adopted(rows)[1].tolist() == [True]  # what was unsure is a hundred times surer
     assert found(rows)[1].tolist() == [False]
     np.testing.assert_allclose(adopted(rows)[0], [[10.0, 0.0, 0.0]], rtol=1e-6)
+
+
+def test_rows_are_asked_each_at_its_own_thresholds_by_every_lookup() -> None:
+    strict, lax, none = {"0-quick": 9.0, "0-able": 2.0}, {"0-quick": 2.0, "0-able": -9.0}, dict[str, float]()
+    rows = torch.tensor([SURE + UNSURE, SURE + SURE, UNSURE + UNSURE, UNSURE + UNSURE, SURE + SURE])
+    _, hits = lookup(Asked(0), Asked(CLASSES))(rows, (), [strict, strict, lax, strict, none])
+    assert hits.tolist() == [False, True, True, False, False]

@@ -57,7 +57,7 @@ class Played:
 
     `seconds` are those between the engine's hearing of a request and its answer, inf where it was refused or dropped;
     answers after `allowed` seconds are late. `early` tells who left before the last stage, `alike` whose answer is the
-    right one; simulated, nobody knows.
+    right one, `promised` the fidelity of each answer, and `rows` the number of each row; simulated, nobody knows.
     """
 
     seconds: Figures
@@ -65,6 +65,8 @@ class Played:
     alike: Flags | None = None
     span: float = 1.0
     allowed: float = inf
+    promised: Figures = field(default_factory=lambda: np.empty(0))
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def in_time(self) -> Flags:
@@ -177,13 +179,19 @@ class Session:
                 np.array([call.right for call in calls]),
                 times[-1],
                 allowed,
+                np.array([call.promised for call in calls]),
+                np.array([call.row for call in calls]),
             )
         return {name: found[name] for name in names}
 
 
 @asynccontextmanager
 async def session(
-    path: Path, sides: Mapping[str, Side], inputs: Mapping[str, Array], setting: bench.Setting, cores: tuple[int, ...]
+    path: Path,
+    sides: Mapping[str, Side],
+    inputs: Mapping[str, Array | Sequence[Array]],
+    setting: bench.Setting,
+    cores: tuple[int, ...] = (),
 ) -> AsyncIterator[Session]:
     """Start an engine for each side, on `cores` or that of the setting, and warm them up.
 

@@ -32,15 +32,17 @@ WAITING = 3  # batches' worth of rows under way while an engine has always enoug
 
 
 class Rows:
-    """Arrays `(N, *shape)` by input, asked for in turn or by number, and what is right.
+    """Arrays `(N, *shape)` by input, or N arrays where rows differ in size, asked for in turn or by number.
 
-    That is `labels` `(N,)`, or else the first answer to the same row: all of its tokens, or its class.
+    What is right is `labels` `(N,)`, or else the first answer to the same row: all of its tokens, or its class.
     """
 
-    def __init__(self, inputs: Mapping[str, Array], labels: Array | None = None) -> None:
+    def __init__(self, inputs: Mapping[str, Array | Sequence[Array]], labels: Array | None = None) -> None:
         self.count = len(next(iter(inputs.values())))
         self.next = 0
-        self._rows = [{name: array[row : row + 1] for name, array in inputs.items()} for row in range(self.count)]
+        self._rows = [
+            {name: np.asarray(part[row : row + 1]) for name, part in inputs.items()} for row in range(self.count)
+        ]
         self._right: dict[int, Array] = {} if labels is None else dict(enumerate(labels))
 
     @classmethod
@@ -114,6 +116,7 @@ class Call:
     `early` tells whether that was not the model's last. `waited` are the seconds until its batch began, `inside` those
     until its answer, both in the engine. `inputs` and `outputs` are the steps of a sequence's input and answer, or the
     length of a row where they differ in size, and `sizes` the same number for equal ones; `steps` those of a query.
+    `promised` is the fidelity of the answer, 1 where none is told, and `row` its number.
     """
 
     model: str
@@ -130,6 +133,8 @@ class Call:
     outputs: int = 1
     sizes: int = 0
     steps: tuple[StepAnswer, ...] = ()
+    promised: float = 1.0
+    row: int = 0
 
     @property
     def seconds(self) -> float:
@@ -161,7 +166,7 @@ class Asked:
         try:
             answer = await self.engine.infer(model, given, deadline=due + allowed)
         except (Refused, Expired):
-            return Call(model, due, sent, time.monotonic(), allowed)
+            return Call(model, due, sent, time.monotonic(), allowed, row=row)
         ended = time.monotonic()
         dims = spec.dims_of({name: array.shape[1:] for name, array in given.items()}) if spec.dims else {}
         return Call(
@@ -179,6 +184,8 @@ class Asked:
             len(answer.outputs[spec.outputs[0].name][0]) if spec.kinds else 1,
             hash(tuple(dims.values())) if dims else 0,
             answer.steps[0] if answer.steps else (),
+            answer.promised[0] if answer.promised else 1.0,
+            row,
         )
 
     async def one_by_one(self, model: str, rows: Sequence[int], *, allowed: float = PATIENCE) -> list[Call]:

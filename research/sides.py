@@ -26,7 +26,8 @@ Lengths = Sequence[tuple[int, int]]  # of inputs and answers, in steps
 class Side:
     """A policy with its settings, on an engine or scheduler with or without `exits`.
 
-    It has so many `workers` with `threads` each, or a worker for each of `granularities`. `kinds` are the roles in
+    It has so many `workers` with `threads` each, or a worker for each of `granularities`. For `floor` and `below` see
+    `EngineConfig`. `kinds` are the roles in
     which it is compared, `planner` is that of queries. Of simulated cards alone: whether inputs lie in a `pool`
     there.
     """
@@ -35,6 +36,8 @@ class Side:
     policy: PolicyConfig = DEFAULT
     kinds: tuple[str, ...] = ()
     exits: bool = False
+    floor: float = 1.0
+    below: float = 1.0
     workers: int = 1
     threads: int = 1
     granularities: tuple[int, ...] = ()
@@ -55,6 +58,8 @@ class Side:
             cores=cores,
             slots=slots,
             exits=self.exits,
+            floor=self.floor,
+            below=self.below,
             backend=backend,
         )
 

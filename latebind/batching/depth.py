@@ -24,13 +24,14 @@ LATEST_STARTED = 1000  # requests that count in the share below the target; half
 class Depth:
     """Chooses the level of one model's requests, the lower the more waits; `below` is the largest share under `target`.
 
-    `level` was chosen last. Figures of the `estimate` are for the `lowest` level, but while a policy decides.
+    `level`, of so many `levels`, was chosen last. Figures of the `estimate` are for the `lowest` level, except while a
+    policy decides.
     """
 
     def __init__(self, estimate: Estimate, levels: int, target: int, below: float) -> None:
         self._estimate = estimate
         self._target = target
-        self._last = levels - 1
+        self.levels = levels
         self._below = below
         self._started = self._started_below = 0.0
         self.level = target
@@ -41,7 +42,7 @@ class Depth:
         """The lowest level that a request may have now."""
         if self._started_below + 1.0 > self._below * (self._started + 1.0) and self._below < 1.0:
             return self._target
-        return self._last
+        return self.levels - 1
 
     def estimate_lowest(self) -> None:
         """Let figures be those of the lowest level: whoever could be in time at it is not refused."""

@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable
 from enum import Enum
-from math import frexp, inf, ldexp
+from math import frexp, inf, ldexp, nan
 from operator import attrgetter
 
 from latebind.batching.costs import Estimate, Works
@@ -20,12 +20,10 @@ from latebind.domain.model import ModelSpec
 
 LAST = 256  # the rank of requests without a priority
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
+NEW_GAP = 0.01  # of the newest gap in the mean by which a level is chosen: whoever goes by twenty gaps goes to and fro
 LATEST_LENGTHS = 512  # requests, of which half are counted less each time so many have come
 RARELY = 0.01  # requests of a length that are forgotten
 NO_LEVEL = -1  # of requests of models without an operating curve
-STRETCHED = (
-    8  # of the requests that wait, of which `Backlog.stretch` asks how much longer the work before them may take
-)
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
 
 
@@ -157,6 +155,7 @@ class Queue(dict[int, Request]):
         self._arrivals = 0.0  # sum of arrival times
         self._last = inf  # time of the last arrival
         self._gap = inf  # mean seconds between arrivals, exponentially weighted
+        self._usual_gap = inf  # likewise, over more of them
 
     @property
     def oldest(self) -> Request:
@@ -228,6 +227,13 @@ class Queue(dict[int, Request]):
             gap += NEWEST * (now - self._last - gap)
         return 1.0 / gap if gap > 0.0 else inf
 
+    def usual_rate(self, now: float) -> float:
+        """Return the arrivals per second over a longer time than `rate`."""
+        gap = self._usual_gap
+        if gap < now - self._last < inf:
+            gap += NEW_GAP * (now - self._last - gap)
+        return 1.0 / gap if gap > 0.0 else inf
+
     def waited(self, now: float) -> float:
         """Return the sum of the seconds that the requests have waited."""
         return len(self) * now - self._arrivals
@@ -237,6 +243,7 @@ class Queue(dict[int, Request]):
         gap = request.arrived - self._last
         if gap >= 0.0:
             self._gap = gap if self._gap == inf else self._gap + NEWEST * (gap - self._gap)
+            self._usual_gap = gap if self._usual_gap == inf else self._usual_gap + NEW_GAP * (gap - self._usual_gap)
         self._last = request.arrived
         self._arrivals += request.arrived
         self[request.id] = request
@@ -264,6 +271,7 @@ class Backlog:
         self._turns: list[Turn] = []  # ascending; the other lists are in the same order
         self._works: list[float] = []
         self._latest: list[float] = []  # when each may start at the latest to be in time
+        self._stretched = nan, inf  # a time, and what `stretch` says of it while nothing changes
 
     @property
     def seconds(self) -> float:
@@ -277,12 +285,14 @@ class Backlog:
         self._works.insert(at, work)
         self._latest.insert(at, latest)
         self.total += work
+        self._stretched = nan, inf
 
     def remove(self, turn: Turn) -> None:
         """Remove a request, which must be there."""
         at = bisect_left(self._turns, turn)
         self.total = self.total - self._works[at] if len(self._works) > 1 else 0.0
         del self._turns[at], self._works[at], self._latest[at]
+        self._stretched = nan, inf
 
     def before(self, turn: Turn) -> float:
         """Return the work of all whose turn comes before this one."""
@@ -311,16 +321,21 @@ class Backlog:
     def stretch(self, now: float) -> float:
         """Return how many times as long all work may take for all to be in time; those that are late do not count.
 
-        Of many that wait a few are asked, evenly from the last one on.
+        Of many that wait a few are asked, the fewer the further back, and the last one.
         """
-        least, latest, works = inf, self._latest, self._works
-        for at in range(len(works) - 1, -1, -max(1, len(works) // STRETCHED)):
+        if self._stretched[0] == now:
+            return self._stretched[1]
+        least, work, latest, works = inf, 0.0, self._latest, self._works
+        begin, last = 0, len(works) - 1
+        while begin <= last:
+            at = min(begin + begin // 2, last)
+            work += sum(works[begin : at + 1])
             left = latest[at] - now
-            if left >= 0.0:
-                work = sum(works[: at + 1])
-                if left < least * work:
-                    least = left / work
-        return least * self.at_once
+            if 0.0 <= left < least * work:
+                least = left / work
+            begin = at + 1
+        self._stretched = now, least * self.at_once
+        return self._stretched[1]
 
     def check(self, turns: Iterable[Turn]) -> None:
         """Raise `AssertionError` where an invariant does not hold; `turns` are those of all requests that may start."""
@@ -345,6 +360,14 @@ class Models:
         self.decode = False  # whether any model has a decoder
         self.exit = False  # whether any model has requests that leave early
         self.lengths = False  # whether requests of any model differ in length
+        self._demand = nan, 0.0  # a time, and what `demand` says of it
+
+    def demand(self, now: float) -> float:
+        """Return how many workers the requests of all models take, as they come; kept while the time is the same."""
+        if self._demand[0] != now:
+            lanes = self.by_name.values()
+            self._demand = now, sum([lane.queue.usual_rate(now) * lane.seconds_per_request for lane in lanes])
+        return self._demand[1]
 
     def check(self) -> None:
         """Raise `AssertionError` where an invariant does not hold."""
@@ -377,7 +400,7 @@ class Lane:
         self.changes = -1  # `Estimate.changes` when that was computed
         self._levels = len(served.costs.levels)
         self._works: list[float] = []  # by level of the operating curve
-        self._works_of = -1  # `changes` when these were computed
+        self._works_of = -1, 0, 0.0  # `changes`, the usual length and the limit of a batch when these were computed
         self._limit = 1  # the largest batch that the policy forms
         self._inputs = float(self.estimate.typical)  # mean steps or length of an input, exponentially weighted
         self.mix: dict[int, float] = {}  # by length class, how many of the latest requests had it
@@ -476,9 +499,10 @@ class Lane:
     def choose_level(self, now: float) -> None:
         """Choose the level of its operating curve for requests that start now; figures are for it until told else."""
         assert self.depth is not None, "the model has no operating curve"
-        models, rate = self._models, self.queue.rate(now)
-        others = sum([lane.queue.rate(now) * lane.seconds_per_request for lane in models.waiting if lane is not self])
-        free = max(0.0, models.backlog.at_once - others) / rate if rate > 0.0 else inf
+        models, rate, others = self._models, self.queue.usual_rate(now), 0.0
+        if len(models.by_name) > 1:
+            others = models.demand(now) - rate * self.seconds_per_request
+        free = max(0.0, models.backlog.at_once - max(0.0, others)) / rate if rate > 0.0 else inf
         self.depth.choose(self._level_works, models.backlog.stretch(now), free)
 
     def estimate_lowest(self) -> None:
@@ -502,12 +526,14 @@ class Lane:
 
     @property
     def _level_works(self) -> list[float]:
-        """The seconds that a usual request takes of a worker, by level; kept until costs have moved noticeably."""
-        if self._works_of != self.changes:
-            self._works_of, self._works = self.changes, []
+        """The seconds that a usual request takes of a worker, by level; kept while costs and lengths are alike."""
+        usual, within = self.usual, self._within
+        of = self.changes, usual, within
+        if self._works_of != of:
+            self._works_of, self._works = of, []
             for level in range(self._levels):
                 self.estimate.at_level(level)
-                self._works.append(self.estimate.work(self._limit, self.usual, self._within))
+                self._works.append(self.estimate.work(self._limit, usual, within))
         return self._works
 
     # What a new request has to expect ---------------------------------------------------------------------------------

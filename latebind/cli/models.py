@@ -44,6 +44,7 @@ def models(
         rows = [_model(directory) for directory in directories]
         stages = [row for directory in directories for row in _stages(directory)]
         lengths = [row for directory in directories for row in _lengths(directory)]
+        curves = [row for directory in directories for row in _curve(directory)]
         queries = _queries(find_queries(repository), directories, wrong)
         passed_over = Selection(repository).passed_over()
     if rows:
@@ -64,11 +65,14 @@ def models(
         show("what rows of some lengths take", lengths)
     if verbose:
         show("stages", stages)
+        if curves:
+            show("operating curves, of `latebind serve --floor`", curves)
     elif stages:
-        console.print("every stage: --stages")
+        console.print("every stage, and every level of fidelity: --stages" if curves else "every stage: --stages")
     if queries:
         show("queries", queries)
-    save(json_file, {"models": rows, "lengths": lengths, "stages": stages, "queries": queries, "wrong": wrong})
+    tables = {"models": rows, "lengths": lengths, "stages": stages, "curves": curves, "queries": queries}
+    save(json_file, tables | {"wrong": wrong})
     if wrong or any(query["wrong"] for query in queries):
         raise typer.Exit(2)
 
@@ -116,6 +120,22 @@ def _stages(directory: ModelDirectory) -> list[Row]:
             "leave after it": percent(hits[number].hit_rate) if number in hits else "",
         }
         for number, grid in enumerate(profile.costs().stages)
+    ]
+
+
+def _curve(directory: ModelDirectory) -> list[Row]:
+    """Return the levels among which the load chooses, the surest first."""
+    caches = read_caches(directory)
+    return [
+        {
+            "model": read_model(directory).name,
+            "fidelity": f"{level.target:g}",
+            "measured": f"{level.fidelity:.4f}",
+            "at least, at all levels together": f"{level.lower:.4f}",
+            "ms at batch 1": milliseconds(level.seconds),
+            "leave early": percent(sum(level.hit_rates.values())),
+        }
+        for level in (caches.levels if caches else ())
     ]
 
 

@@ -35,6 +35,9 @@ def simulate(
         str, typer.Option(help="Which model of the folder to simulate; needed only if there are several.")
     ] = "",
     exits: Annotated[bool, typer.Option(help="Let learned caches answer early, at their measured hit rates.")] = True,
+    floor: Annotated[
+        float, typer.Option(help="The least fidelity promised, as of `latebind serve`; 1: fidelity is fixed.")
+    ] = 1.0,
     rate: Annotated[
         list[float] | None,
         typer.Option(
@@ -75,7 +78,7 @@ def simulate(
     hit rates that it measured. The table compares policies by rate: throughput, latency, the share of requests answered
     within the deadline, and the stages at which they left. Where rows differ in length, it also says what share of the
     shortest quarter of them was in time, and of each longer one, and how many times their lengths were run: above 1,
-    that is padding.
+    that is padding. With --floor it says what fidelity requests were promised.
 
     Examples:
 
@@ -89,7 +92,12 @@ def simulate(
         if len(paths) > 1:
             raise ConfigError(f"{repository} holds {len(paths)} models: choose one with --model")
         directory = ModelDirectory.open(paths[0])
-        spec, costs = with_caches(*read_spec_and_costs(directory), read_caches(directory) if exits else None)
+        caches = read_caches(directory) if exits else None
+        if not 0.0 < floor <= 1.0:
+            raise ConfigError(f"--floor is {floor:g}: give a share above 0 and up to 1")
+        if floor < 1.0 and (caches is None or not caches.lookups):
+            raise ConfigError("--floor is for models with learned caches, and here are none: leave it out")
+        spec, costs = with_caches(*read_spec_and_costs(directory), caches, floor=floor)
         served = ServedModel(spec, costs, max_queued=1_000_000)
         estimate, allowed, rows = Estimate(served.spec, served.costs), deadline_ms / 1e3, _rows(served, lengths)
         # Answers are as long as those in the profile; inputs are taken to be as long as their answers.
@@ -118,6 +126,8 @@ def simulate(
                 quarters = by_quarter(records, [one.inputs for one in arrivals], allowed)
                 padding = figures["padded_lengths"] / max(1, figures["run_lengths"])
                 summary = replace(summary, quarters=quarters, padding=padding)
+            if costs.levels:
+                summary = replace(summary, promised=simulator.metrics.snapshot()["models"][spec.name]["promised"])
             results.append((name, each, summary))
     title = f"{served.spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}"
     title += f", {told_rows(rows)}" if rows else ""
@@ -150,6 +160,10 @@ def _row(policy: str, rate: float, summary: Summary) -> Row:
         "in time": percent(summary.in_time / summary.requests),
         "left at": "  ".join(f"{stage}: {percent(share)}" for stage, share in summary.left_at.items()),
     }
+    if summary.promised:
+        started = sum(summary.promised.values())
+        shares = sorted(summary.promised.items(), key=lambda one: -float(one[0]))
+        row["promised"] = "  ".join(f"{fidelity}: {percent(count / started)}" for fidelity, count in shares)
     if summary.quarters:
         row["in time, shortest to longest"] = " ".join(f"{share:.2f}" for share in summary.quarters)
         row["lengths run"] = f"{summary.padding:.2f}"

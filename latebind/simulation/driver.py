@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from math import ceil, nan
@@ -123,7 +123,8 @@ class Summary:
     """Seconds and shares over one run; latencies are of answered requests only, NaN where there are none.
 
     Of rows that differ in length, `quarters` are the shares in time of the shortest quarter and of each longer one, and
-    `padding` is how many times their lengths were run; else it is 1.
+    `padding` is how many times their lengths were run; else it is 1. `promised` counts requests that have started by
+    their fidelity, where that follows the load.
     """
 
     requests: int
@@ -136,6 +137,7 @@ class Summary:
     left_at: dict[int, float]
     quarters: tuple[float, ...] = ()
     padding: float = 1.0
+    promised: dict[str, int] = field(default_factory=dict)
 
 
 def summarise(records: Sequence[Record], *, allowed: float) -> Summary:

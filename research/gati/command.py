@@ -21,7 +21,7 @@ from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.samples import Samples, checked
 from research import plots
 from research.evaluation import Conditions, Floats, Found, Output, Part, SideName, Words, evaluate
-from research.gati import baselines, networks
+from research.gati import baselines, load_live, networks
 from research.gati import drift as watch
 from research.gati import engine as alone
 from research.gati import load as loaded
@@ -31,7 +31,7 @@ from research.gati import queries_live as live
 from research.gati.models import load_model
 from research.gati.routes import Plan, Standings
 from research.live import Rows
-from research.sides import chosen
+from research.sides import SERIAL, chosen
 
 Confidence = Annotated[float, Option(help="The confidence with which calibration must show that share.")]
 
@@ -190,17 +190,21 @@ def load(
     confidence: Confidence = 0.95,
     load: Annotated[Floats, Option(help="Multiples of what fixed thresholds answer; may be repeated.")] = None,
     pattern: Annotated[Words, Option(help="steady or bursts; may be repeated. Default: both.")] = None,
+    side: SideName = None,
     deadline: Annotated[float, Option(help="As a multiple of what the network takes alone.")] = 10.0,
-    requests: Annotated[int, Option(help="Requests of each load and seed.")] = 10_000,
+    requests: Annotated[
+        int, Option(help="Simulated: requests of each load and seed; with bursts, at least a period.")
+    ] = 10_000,
+    seconds: Annotated[float, Option(help="Live: how long a block lasts; with bursts, at least a period.")] = 5.0,
     seeds: Annotated[int, Option(help="How many halves of the rows to calibrate on.")] = 20,
-    backend: Backend = None,
-    seed: Seed = 0,
+    conditions: Conditions,
     output: Output,
 ) -> None:
     """Let fidelity follow the load: answers that are right and in time, beside fixed thresholds and SuperServe's rule.
 
-    Costs are measured here and rows are real; the times are simulated with the server's own scheduler. All sides refuse
-    and drop what cannot be in time.
+    Parts: simulated (with the server's own scheduler, measured costs and real rows; without --part only this), and live
+    (engines on one core, which take turns over the same arrivals). All sides refuse and drop what cannot be in time.
+    Thresholds are calibrated on one half of the rows, the other half is the traffic.
 
     Example: `python -m research load models --model resnet56 --data examples.cifar10.data:unseen --data-option
     data=cifar10/`
@@ -208,22 +212,32 @@ def load(
     with reporting():
         if unknown := set(pattern or ()) - {loaded.STEADY, loaded.BURSTS}:
             raise ConfigError(f"there is no pattern {', '.join(sorted(unknown))}: take steady or bursts")
+        setting, promise = conditions.setting(), Promise(fidelity, confidence)
+        asked, numbers = subject.load(), range(conditions.seed, conditions.seed + seeds)
+        trial = loaded.Trial(asked, promise, floor=floor, below=below, backend=setting.backend)
+        cells = loaded.Cells(
+            tuple(load or loaded.LOADS), tuple(pattern or (loaded.STEADY, loaded.BURSTS)), deadline * trial.alone
+        )
 
-        def simulated(tell: Progress) -> Found:
-            promise = Promise(fidelity, confidence)
-            trial = loaded.Trial(subject.load(), promise, floor=floor, below=below, backend=backend)
-            table, kept = loaded.compare(
-                trial,
-                loads=load or (0.6, 1.0, 1.4, 2.0),
-                patterns=pattern or (loaded.STEADY, loaded.BURSTS),
-                deadline=deadline,
-                requests=requests,
-                seeds=range(seed, seed + seeds),
-                tell=tell,
-            )
-            return Found({"right and in time, by load": table, "what each class of promise kept": kept})
+        def virtual(tell: Progress) -> Found:
+            sides = tuple(chosen(loaded.POLICIES, side or (), always=(loaded.OURS,)))
+            return _by_load(trial, loaded.simulated(trial, cells, sides, requests=requests, seeds=numbers, tell=tell))
 
-        evaluate({"simulated": simulated}, output)
+        def engines(tell: Progress) -> Found:
+            sides = chosen(load_live.sides(floor, below), side or (), always=(SERIAL, loaded.FIXED, loaded.OURS))
+            blocks = load_live.live(trial, cells, sides, seconds=seconds, seeds=numbers, setting=setting, tell=tell)
+            return _by_load(trial, blocks)
+
+        parts: dict[str, Part] = {"simulated": virtual, "live": engines}
+        evaluate(parts if output.part else {"simulated": virtual}, output, {"alone": f"{1e3 * trial.alone:.2f} ms"})
+
+
+def _by_load(trial: loaded.Trial, blocks: loaded.Blocks) -> Found:
+    tables = {"right and in time, by load": loaded.by_load(blocks)}
+    tables["what each class of promise kept"] = loaded.kept(blocks)
+    if trial.rows.lengths is not None:
+        tables["what was kept by length"] = loaded.kept_by_length(blocks, trial.rows.lengths.numpy())
+    return Found(tables)
 
 
 def locality(

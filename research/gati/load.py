@@ -2,10 +2,17 @@
 
 For each seed the caches are calibrated on a random half of the rows, and the other half is the traffic: which of these
 rows leaves where at which level, and whether rightly, is known from the real lookups. When they run is simulated with
-the scheduler of the server and costs that were measured on this machine. All sides get the same arrivals.
+the scheduler of the server and costs that were measured on this machine (`load_live` asks engines). All sides get the
+same arrivals.
+
+Whether a class of answers has kept its promise is a question with chance in it. Somebody who promised exactly the truth
+would be under it in nearly half of all runs. So beside how often a class was under, there is how often it would be by
+chance if its promise held exactly, and how often it was so far under as happens in one of twenty runs. Rows that come
+again show nothing new: the chance is that of the distinct rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -14,9 +21,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import binom
 
 from latebind.bench.rounds import Progress
-from latebind.bench.statistics import median_interval
+from latebind.bench.statistics import ratio_of_means
 from latebind.bench.subject import Subject, copied
 from latebind.cli.console import Rows as TableRows
 from latebind.domain.actions import Outcome, Run
@@ -28,58 +36,98 @@ from latebind.learned.stored import StoredCaches, levels_down_to, read_caches, w
 from latebind.repository.directory import ModelDirectory
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival
+from research.live import WAITING
+from research.sides import Figures
 
-OURS, FIXED, AT_FLOOR, SLACK_FIT = "levels", "fixed", "fixed at the floor", "slack-fit"
-POLICIES = {OURS: "late", FIXED: "late", AT_FLOOR: "late", SLACK_FIT: "research.gati.superserve:SlackFit"}
+OURS, FIXED, AT_FLOOR = "levels", "fixed", "fixed at the floor"
+SLACK_FIT, TO_THE_END, COMPACTED = "slack-fit", "slack-fit, to the end", "slack-fit, batches of late"
+POLICIES = {
+    FIXED: "late",
+    SLACK_FIT: "research.gati.superserve:SlackFit",
+    TO_THE_END: "research.gati.superserve:ToTheEnd",
+    COMPACTED: "research.gati.superserve:Compacted",
+    AT_FLOOR: "late",
+    OURS: "late",
+}
+LOADS = (0.6, 1.0, 1.4, 2.0)
 STEADY, BURSTS = "steady", "bursts"
 BURST_SECONDS, BURST_TIMES = 5.0, 3.0  # bursts of so many seconds at so many times the mean rate
 BURST_SHARE = 0.2  # of the time
-CLIENTS = 16  # that saturate, to measure the capacity
+PERIOD = BURST_SECONDS / BURST_SHARE
+LIKELY = 0.05  # chance below which a class is under its promise by more than chance
+QUARTERS = ("shortest", "second", "third", "longest")
 Bools = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Where each row of the traffic leaves at each level, `(levels, rows)`, and whether its answer is wrong there."""
+    """Where each row of the traffic leaves at each level, `(levels, rows)`, and whether its answer is wrong there.
 
-    left_at: NDArray[np.int64]
+    The last entry is at the thresholds of the target alone.
+    """
+
+    left_at: Numbers
     wrong: Bools
     fidelities: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model as calibrated on one half of the rows, and what the rows of the other half do."""
+    """A model as calibrated on one half of the rows, in a folder of models, and what the `traffic` does at each level.
 
+    `lengths` are those of the rows; None where all are alike.
+    """
+
+    repository: Path
     served: ServedModel
     fixed: ServedModel
     at_floor: ServedModel
     levels: Levels
-    target: int
-
-
-class Noted(Simulator):
-    """A simulation that notes at which level each request runs."""
-
-    def __init__(self, config: SchedulerConfig) -> None:
-        super().__init__(config)
-        self.levels: dict[int, int] = {}
-
-    def _run(self, action: Run, now: float) -> None:
-        if action.stage == 0:
-            self.levels.update(zip(action.requests, action.levels, strict=False))
-        super()._run(action, now)
+    traffic: Numbers
+    lengths: Numbers | None
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """One run of one side: requests, those right and in time, mean seconds, and by level those answered and wrong."""
+    """What became of N requests: the fidelity that each answer was promised, NaN without one; who was right, in time.
 
-    requests: int
-    good: int
-    mean: float
-    answered: Mapping[int, int]
-    wrong: Mapping[int, int]
+    `rows` are the numbers of their rows among all. `dropped` counts those that had started and were not answered.
+    """
+
+    promised: Figures
+    right: Bools
+    in_time: Bools
+    rows: Numbers
+    dropped: int = 0
+
+    @property
+    def answered(self) -> Bools:
+        """Whether each has an answer."""
+        return ~np.isnan(self.promised)
+
+    @property
+    def good(self) -> float:
+        """The share of requests that have a right answer in time."""
+        return float((self.right & self.in_time).mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The loads and the patterns of arrivals that are compared, and the seconds from a request to its deadline."""
+
+    loads: tuple[float, ...]
+    patterns: tuple[str, ...]
+    allowed: float
+
+    @property
+    def every(self) -> list["Cell"]:
+        """All loads in all patterns."""
+        return [(pattern, load) for pattern in self.patterns for load in self.loads]
+
+
+Cell = tuple[str, float]  # a pattern of arrivals, and a load
+Blocks = dict[Cell, dict[str, list[Played]]]  # by side, in the order of seeds
 
 
 class Trial:
@@ -95,31 +143,36 @@ class Trial:
         self.seen = self.builder.observe(self.trained, self.rows).seen
         self.names = [one.name for one in self.trained]
 
-    def case(self, seed: int) -> Case:
+    @property
+    def alone(self) -> float:
+        """Seconds that a request takes alone, without lookups."""
+        return sum(self.builder.stages)
+
+    @contextmanager
+    def case(self, seed: int) -> Iterator[Case]:
         """Calibrate on one half of the rows, drawn by the seed; the other half is the traffic."""
         half, traffic = np.array_split(np.random.default_rng(seed).permutation(len(self.rows)), 2)
         with TemporaryDirectory(prefix="latebind-") as folder:
             there = copied(self.subject.repository, self.subject.model, Path(folder))
             report = self.builder.calibrate(there, self.trained, self.rows.take(torch.from_numpy(half)))
-        program, caches = self.builder.program, report.caches
-        if not caches.lookups:
-            raise ConfigError(f"no lookup pays on half of the rows: {report.warning}")
-        spec, costs = with_caches(program.spec, program.costs, caches, floor=self.floor)
-        levels = self._levels(caches, traffic)
-        served = ServedModel(spec, costs, below=self.below)
-        fixed = ServedModel(*with_caches(program.spec, program.costs, caches))
-        lowest = replace(fixed, costs=replace(fixed.costs, hit_rates=costs.levels[-1].hit_rates))
-        return Case(served, fixed, lowest, levels, costs.target)
+            program, caches = self.builder.program, report.caches
+            if not caches.lookups:
+                raise ConfigError(f"no lookup pays on half of the rows: {report.warning}")
+            served = ServedModel(*with_caches(program.spec, program.costs, caches, floor=self.floor), below=self.below)
+            fixed = ServedModel(*with_caches(program.spec, program.costs, caches))
+            lowest = replace(fixed, costs=replace(fixed.costs, hit_rates=served.costs.levels[-1].hit_rates))
+            lengths = None if self.rows.lengths is None else self.rows.lengths.numpy()
+            yield Case(Path(folder), served, fixed, lowest, self._levels(caches, traffic), traffic, lengths)
 
-    def _levels(self, caches: StoredCaches, traffic: NDArray[np.int64]) -> Levels:
-        """Return what the rows of the traffic do at each level; the last entry is at the thresholds of the target."""
+    def _levels(self, caches: StoredCaches, traffic: Numbers) -> Levels:
+        """Return what the rows of the traffic do at each level."""
         chosen = levels_down_to(caches, self.floor)
         own = {one.name: one.threshold for one in caches.lookups}
         found = [self._left(thresholds, traffic) for thresholds in (*(one.thresholds for one in chosen), own)]
         fidelities = *(one.target for one in chosen), caches.target
         return Levels(np.array([left for left, _ in found]), np.array([wrong for _, wrong in found]), fidelities)
 
-    def _left(self, thresholds: Mapping[str, float], traffic: NDArray[np.int64]) -> tuple[NDArray[np.int64], Bools]:
+    def _left(self, thresholds: Mapping[str, float], traffic: Numbers) -> tuple[Numbers, Bools]:
         seen, last = self.seen, self.builder.program.spec.stages - 1
         left, wrong = np.full(len(traffic), last), np.zeros(len(traffic), np.bool_)
         here = np.ones(len(traffic), np.bool_)
@@ -130,103 +183,188 @@ class Trial:
         return left, wrong
 
 
+# Simulated ------------------------------------------------------------------------------------------------------------
+
+
+class Noted(Simulator):
+    """A simulation that notes at which level each request runs."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        super().__init__(config)
+        self.levels: dict[int, int] = {}
+
+    def _run(self, action: Run, now: float) -> None:
+        if action.stage == 0:
+            self.levels.update(zip(action.requests, action.levels or (-1,) * len(action.requests), strict=True))
+        super()._run(action, now)
+
+
 def play(case: Case, side: str, arrivals: Sequence[tuple[float, int]], allowed: float) -> Played:
     """Play arrivals, each a time and a row of the traffic, to one side."""
     model = {FIXED: case.fixed, AT_FLOOR: case.at_floor}.get(side, case.served)
-    fixed_at = {FIXED: -1, AT_FLOOR: len(case.levels.left_at) - 2}.get(side)
-    left, name = case.levels.left_at, model.spec.name
+    left, name, last = case.levels.left_at, model.spec.name, len(case.levels.left_at) - 1
+    alone_at = last - 1 if side == AT_FLOOR else last  # without levels
+    lengths = np.ones(len(case.traffic), np.int64) if case.lengths is None else case.lengths[case.traffic]
     calls = [
-        Arrival(time, name, allowed, int(left[-1 if fixed_at is None else fixed_at, row]), levels=tuple(left[:-1, row]))
+        Arrival(
+            time,
+            name,
+            allowed,
+            int(left[alone_at, row]),
+            int(lengths[row]),
+            levels=tuple(left[:-1, row].tolist()),
+            sizes=int(lengths[row]),
+        )
         for time, row in arrivals
     ]
     simulator = Noted(SchedulerConfig((model,), 1, PolicyConfig(POLICIES[side])))
-    records = simulator.run(calls)
-    answered, wrong, good, seconds = dict[int, int](), dict[int, int](), 0, 0.0
-    for record in records:
+    rows = np.array([row for _, row in arrivals])
+    promised, in_time = np.full(len(rows), np.nan), np.zeros(len(rows), np.bool_)
+    right, dropped = np.zeros(len(rows), np.bool_), 0
+    for record in simulator.run(calls):
+        number = record.request
+        level = simulator.levels.get(number)
         if record.outcome is not Outcome.ANSWERED:
+            dropped += level is not None
             continue
-        level = simulator.levels[record.request] if fixed_at is None else fixed_at
-        level = case.target if level == -1 else level
-        is_wrong = bool(case.levels.wrong[level if fixed_at != -1 else -1, arrivals[record.request][1]])
-        answered[level], wrong[level] = answered.get(level, 0) + 1, wrong.get(level, 0) + is_wrong
-        good += not is_wrong and record.latency <= allowed
-        seconds += record.latency
-    return Played(len(records), good, seconds / max(1, sum(answered.values())), answered, wrong)
+        at = alone_at if level is None or level < 0 else level
+        promised[number] = case.levels.fidelities[at]
+        right[number] = not case.levels.wrong[at, rows[number]]
+        in_time[number] = record.latency <= allowed
+    return Played(promised, right, in_time, case.traffic[rows], dropped)
 
 
 def capacity(case: Case, random: Random, requests: int) -> float:
-    """Return how many requests a second fixed thresholds answer to clients that each wait for their answer."""
-    rows = case.levels.left_at.shape[1]
-    name, left = case.fixed.spec.name, case.levels.left_at[-1]
-    wanted = [Arrival(0.0, name, 1e6, int(left[random.randrange(rows)])) for _ in range(requests)]
-    records = Simulator(SchedulerConfig((case.fixed,), 1, PolicyConfig("late"))).run_closed(wanted, clients=CLIENTS)
+    """Return how many requests a second fixed thresholds answer with always enough to do."""
+    traffic, name, left = case.traffic, case.fixed.spec.name, case.levels.left_at[-1]
+    wanted = []
+    for row in [random.randrange(len(traffic)) for _ in range(requests)]:
+        length = 1 if case.lengths is None else int(case.lengths[traffic[row]])
+        wanted.append(Arrival(0.0, name, 1e6, int(left[row]), length, sizes=length))
+    simulator = Simulator(SchedulerConfig((case.fixed,), 1, PolicyConfig("late")))
+    records = simulator.run_closed(wanted, clients=WAITING * case.fixed.spec.max_batch)
     return len(records) / max(record.ended for record in records)
 
 
 def drawn(pattern: str, rate: float, requests: int, rows: int, random: Random) -> list[tuple[float, int]]:
-    """Draw Poisson arrivals with a mean rate, each with a row; in bursts the rate is three times the mean."""
-    found, time = list[tuple[float, int]](), 0.0
+    """Draw Poisson arrivals with a mean rate, each with a row; in bursts the rate is three times the mean.
+
+    All rows come before any comes again.
+    """
+    found, time, deck = list[tuple[float, int]](), 0.0, list[int]()
     calm = (1.0 - BURST_TIMES * BURST_SHARE) / (1.0 - BURST_SHARE)
-    period = BURST_SECONDS / BURST_SHARE
     while len(found) < requests:
-        times = 1.0 if pattern == STEADY else BURST_TIMES if time % period < BURST_SECONDS else calm
+        times = 1.0 if pattern == STEADY else BURST_TIMES if time % PERIOD < BURST_SECONDS else calm
         time += random.expovariate(rate * times)
-        found.append((time, random.randrange(rows)))
+        if not deck:
+            deck = random.sample(range(rows), rows)
+        found.append((time, deck.pop()))
     return found
 
 
-def compare(
-    trial: Trial,
-    *,
-    loads: Sequence[float],
-    patterns: Sequence[str],
-    deadline: float,
-    requests: int,
-    seeds: Sequence[int],
-    tell: Progress,
-) -> tuple[TableRows, TableRows]:
-    """Return answers right and in time by load, and by class of promise how often they kept it."""
-    sides = (FIXED, SLACK_FIT, AT_FLOOR, OURS)
-    shares: dict[tuple[str, float, str], list[float]] = {}
-    means: dict[tuple[str, float], list[float]] = {}
-    classes: dict[float, list[tuple[int, int]]] = {}
-    alone = sum(trial.builder.stages)
+def simulated(
+    trial: Trial, cells: Cells, sides: Sequence[str], *, requests: int, seeds: Sequence[int], tell: Progress
+) -> Blocks:
+    """Return what became of the requests of each side."""
+    blocks: Blocks = {}
     for number, seed in enumerate(seeds):
         tell(f"seed {seed}", number / len(seeds))
-        case = trial.case(seed)
-        rows = case.levels.left_at.shape[1]
-        most = capacity(case, Random(f"{seed} capacity"), 2_000)
-        answered, wrong = dict[int, int](), dict[int, int]()
-        for pattern in patterns:
-            for load in loads:
-                arrivals = drawn(pattern, load * most, requests, rows, Random(f"{seed} {pattern} {load}"))
+        with trial.case(seed) as case:
+            most = capacity(case, Random(f"{seed} capacity"), 2_000)
+            for pattern, load in cells.every:
+                random = Random(f"{seed} {pattern} {load}")
+                count = requests if pattern == STEADY else max(requests, round(load * most * PERIOD))
+                arrivals = drawn(pattern, load * most, count, len(case.traffic), random)
                 for side in sides:
-                    played = play(case, side, arrivals, deadline * alone)
-                    shares.setdefault((pattern, load, side), []).append(played.good / played.requests)
-                    if side == OURS:
-                        total = sum(played.answered.values())
-                        kept = total - sum(played.wrong.values())
-                        means.setdefault((pattern, load), []).append(kept / max(1, total))
-                        for level, count in played.answered.items():
-                            answered[level] = answered.get(level, 0) + count
-                            wrong[level] = wrong.get(level, 0) + played.wrong[level]
-        for level, count in answered.items():
-            classes.setdefault(case.levels.fidelities[level], []).append((count, wrong[level]))
+                    played = play(case, side, arrivals, cells.allowed)
+                    blocks.setdefault((pattern, load), {}).setdefault(side, []).append(played)
+    return blocks
+
+
+# What is told ---------------------------------------------------------------------------------------------------------
+
+
+def by_load(blocks: Blocks) -> TableRows:
+    """Return answers right and in time by load and side, and ours over the others, paired by seeds."""
     table = TableRows()
-    for (pattern, load), fidelity in means.items():
-        own = {side: np.array(shares[pattern, load, side]) for side in sides}
+    for (pattern, load), played in blocks.items():
+        good = {side: np.array([one.good for one in some]) for side, some in played.items()}
         told: dict[str, object] = {"arrivals": pattern, "load": f"{load:.0%}"}
-        told |= {side: f"{own[side].mean():.3f}" for side in sides}
-        for side in sides[:-1]:
-            told[f"over {side}"] = str(median_interval((own[OURS] / own[side]).tolist(), seed=0))
-        table.append(told | {"mean fidelity": f"{np.mean(fidelity):.4f}"})
-    promises = TableRows(
-        {
-            "promised": f"{fidelity:g}",
-            "answers": sum(count for count, _ in runs),
-            "realised": f"{1 - sum(bad for _, bad in runs) / sum(count for count, _ in runs):.4f}",
-            "runs under it": f"{sum(bad > (1 - fidelity) * count + 1e-9 for count, bad in runs)} of {len(runs)}",
-        }
-        for fidelity, runs in sorted(classes.items(), reverse=True)
+        told |= {side: f"{shares.mean():.3f}" for side, shares in good.items()}
+        if OURS in good:
+            others = [side for side in good if side != OURS]
+            told |= {f"over {side}": str(ratio_of_means(good[OURS], good[side])) for side in others}
+            ours = joined(played[OURS])
+            answered = ours.answered
+            told["mean fidelity"] = f"{ours.right[answered].mean():.4f}" if answered.any() else ""
+            told["promised"] = f"{ours.promised[answered].mean():.4f}" if answered.any() else ""
+            told["dropped"] = f"{ours.dropped / len(answered):.1%}"
+        table.append(told)
+    return table
+
+
+def kept(blocks: Blocks, side: str = OURS) -> TableRows:
+    """Return what each class of promise kept, over all loads of a run, and what all answers together kept."""
+    runs = by_run(blocks, side)
+    fidelities = sorted({float(one) for run in runs for one in np.unique(run.promised[run.answered])}, reverse=True)
+    table = TableRows()
+    for fidelity in fidelities:
+        masks = [run.promised == fidelity for run in runs]
+        table.append({"promised": f"{fidelity:g}"} | _kept(runs, masks))
+    if len(fidelities) > 1:
+        table.append({"promised": "in the mean"} | _kept(runs, [run.answered for run in runs]))
+    return table
+
+
+def kept_by_length(blocks: Blocks, lengths: Numbers, side: str = OURS) -> TableRows:
+    """Return what was kept for the shortest quarter of the rows and for each longer one, by class of promise."""
+    runs = by_run(blocks, side)
+    edges = np.quantile(lengths, [0.25, 0.5, 0.75])
+    table = TableRows()
+    for quarter, name in enumerate(QUARTERS):
+        here = [np.searchsorted(edges, lengths[run.rows]) == quarter for run in runs]
+        told: dict[str, object] = {"length": name}
+        told["answered"] = f"{np.mean([run.answered[mask].mean() for run, mask in zip(runs, here, strict=True)]):.1%}"
+        masks = [run.answered & mask for run, mask in zip(runs, here, strict=True)]
+        table.append(told | _kept(runs, masks))
+    return table
+
+
+def by_run(blocks: Blocks, side: str) -> list[Played]:
+    """Return what became of the requests of a side at all loads, for each seed."""
+    each = [played[side] for played in blocks.values()]
+    return [joined(some) for some in zip(*each, strict=True)]
+
+
+def joined(parts: Sequence[Played]) -> Played:
+    """Return several outcomes as one."""
+    promised, right, in_time, rows = (
+        np.concatenate([getattr(one, name) for one in parts]) for name in ("promised", "right", "in_time", "rows")
     )
-    return table, promises
+    return Played(promised, right, in_time, rows, sum(one.dropped for one in parts))
+
+
+def _kept(runs: Sequence[Played], masks: Sequence[Bools]) -> dict[str, object]:
+    """Return how many answers there were of a class, the realised fidelity, and how often it was under the promise."""
+    counts, wrongs, under, by_chance, unlikely = list[int](), list[int](), 0, 0.0, 0
+    for run, mask in zip(runs, masks, strict=True):
+        if not mask.any():
+            continue
+        may = 1.0 - run.promised[mask]
+        wrong = ~run.right[mask]
+        counts.append(len(wrong))
+        wrongs.append(int(wrong.sum()))
+        under += wrongs[-1] > may.sum() + 1e-9
+        _, first = np.unique(run.rows[mask], return_index=True)  # of distinct rows, which are a sample
+        bad, share = int(wrong[first].sum()), float(may[first].mean())
+        by_chance += float(binom.sf(np.floor(share * len(first) + 1e-9), len(first), share))
+        unlikely += float(binom.sf(bad - 1, len(first), share)) < LIKELY
+    total = sum(counts)
+    return {
+        "answers": total,
+        "fewest of a run": min(counts),
+        "realised": f"{1.0 - sum(wrongs) / total:.4f}",
+        "runs under it": f"{under} of {len(counts)}",
+        "by chance, if exact": f"{by_chance:.1f}",
+        f"with a chance under {LIKELY:g}": unlikely,
+    }

@@ -7,14 +7,14 @@ from typer import Option
 
 from latebind.batching.decisions import Decision
 from latebind.batching.policy import BatchPolicy, make_policy
-from latebind.batching.requests import Lane, Models
+from latebind.batching.requests import Lane, Models, Request
 from latebind.batching.workers import BatchTable, Worker
 from latebind.bench.rounds import Progress
 from latebind.cli.console import Row, reporting
 from latebind.cli.options import Seed
 from latebind.domain.actions import Action, Run, WakeAt
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts, at_any_length
+from latebind.domain.costs import Curve, Level, ModelCosts, at_any_length
 from latebind.domain.events import Arrived, StageDone, Woke
 from latebind.domain.model import ModelSpec
 from latebind.scheduler import Scheduler
@@ -29,6 +29,8 @@ SILENT = 0.5  # of the lookups answer nobody, so that boundaries behind them are
 HITS = 0.3  # of a batch that the others answer
 MAX_BATCH = 16
 BACKLOGS = (0, 10, 1000)
+LEVELS = 8  # of an operating curve, evenly between the whole network and `LOOKUPS`
+OTHERS = 100  # models without a curve that have had a request, beside one that has a curve
 
 
 def scheduler(
@@ -43,7 +45,8 @@ def scheduler(
     Times are CPU time of the thread, which means something on a busy machine too, and clock time beside it. Boundaries
     are those of a model with learned caches behind some of its stages, at which no request leaves: behind a stage
     without and with a lookup while no request rests; and those while other requests rest at a stage. The second part
-    has 1,000 requests that differ in length, and policies that take these into account.
+    has 1,000 requests that differ in length, and policies that take these into account. The third has a model whose
+    fidelity follows the load: the choice of a level, by the requests that wait and the number of models beside it.
     """
     with reporting():
 
@@ -64,7 +67,19 @@ def scheduler(
                 rows.append(length_row(one, mix, due, events=events, seed=seed))
             return Found({"requests that differ in length: CPU (by the clock)": rows})
 
-        evaluate({"speeds": speeds, "lengths": lengths}, output)
+        def levels(tell: Progress) -> Found:
+            cells = [
+                (curves, others, waiting)
+                for curves, others in ((1, 0), (8, 0), (1, OTHERS))
+                for waiting in BACKLOGS[1:]
+            ]
+            rows = []
+            for number, cell in enumerate(cells):
+                tell("{} with a curve, {} without, {} waiting".format(*cell), number / len(cells))
+                rows.append(level_row(*cell, events=events))
+            return Found({"a level and a decision: CPU (by the clock)": rows})
+
+        evaluate({"speeds": speeds, "lengths": lengths, "levels": levels}, output)
 
 
 class Timed:
@@ -115,6 +130,45 @@ def speed_row(policy: str, *, waiting: int, events: int, seed: int = 0) -> Row:
     row: Row = {"policy": policy, "largest batch": batch, "waiting": waiting}
     row |= {f"boundary us, {name}": watch.microseconds() for name, watch in watches.items()}
     return row | {"decision of it us": asked.watch.microseconds()}
+
+
+def level_row(curves: int, others: int, waiting: int, *, events: int) -> Row:
+    """Measure the choice of levels before a decision, and the decision, on an idle worker.
+
+    So many requests wait, for the models with an operating curve in turn; the other models have had one each.
+    """
+    stages = at_any_length(Curve((1, MAX_BATCH), (3e-4, 3e-3))) * STAGES
+    shares = [number / (LEVELS - 1) for number in range(LEVELS)]
+    levels = tuple(
+        Level(1.0 - 0.01 * number, {stage: share * rate for stage, rate in LOOKUPS.items()})
+        for number, share in enumerate(shares)
+    )
+    asked = make_policy(PolicyConfig("late", MAX_BATCH))
+    models, lanes = Models(asked.order), list[Lane]()
+    for number in range(curves + others):
+        spec = ModelSpec(f"net {number}", "1", (), (), STAGES, MAX_BATCH, tuple(LOOKUPS))
+        curve = ModelCosts(stages, {}, LOOKUPS, levels=levels, target=1)
+        costs = curve if number < curves else ModelCosts(stages, {}, LOOKUPS)
+        lanes.append(lane := Lane(ServedModel(spec, costs, waiting + 1), models, hopes=True))
+        lane.update_work(asked.batch_limit(lane))
+        lane.add(Request(number, lane.name, 0, 1e6, 1e-3 * number))
+        lane.remove(number)
+    for number in range(waiting):
+        lane = lanes[number % curves]
+        lane.add(Request(len(lanes) + number, lane.name, number, 1.0 + number, 1e-3 * (len(lanes) + number)))
+    view, now, choice, decision = Worker(models, asked.table()), 1e-3 * (len(lanes) + waiting), Watch(), Watch()
+    for _ in range(events):
+        choice.begin()
+        for lane in lanes[:curves]:
+            asked.choose_level(lane, now)
+        choice.times.append(choice.end())
+        decision.begin()
+        asked.decide(view, now)
+        decision.times.append(decision.end())
+        for lane in lanes[:curves]:
+            lane.estimate_lowest()
+    row: Row = {"models with a curve": curves, "without": others, "waiting": waiting}
+    return row | {"levels us": choice.microseconds(), "decision us": decision.microseconds()}
 
 
 def _play(

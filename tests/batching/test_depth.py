@@ -33,8 +33,8 @@ def curved(*, below: float = 1.0, kinds: int = 4) -> ServedModel:
 class Noted(Simulator):
     """A simulation that notes the levels at which each request ran."""
 
-    def __init__(self, model: ServedModel, policy: str = "late") -> None:
-        super().__init__(SchedulerConfig((model,), 1, PolicyConfig(policy)))
+    def __init__(self, *models: ServedModel, policy: str = "late") -> None:
+        super().__init__(SchedulerConfig(models, 1, PolicyConfig(policy)))
         self.levels: dict[int, list[int]] = {}
         self.bare = 0  # runs without levels
 
@@ -92,7 +92,7 @@ def test_no_more_than_the_share_allowed_runs_below_the_target(below: float) -> N
 
 
 def test_a_policy_that_counts_no_exits_runs_as_calibrated() -> None:
-    played = Noted(curved(), "lazy+")
+    played = Noted(curved(), policy="lazy+")
     played.run(poisson(curved(), rate=0.3, requests=50, allowed=60.0, random=Random(1)))
     assert not played.levels
     assert played.bare

@@ -2,21 +2,27 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
+from latebind.cli.main import app
+from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
+from latebind.domain.eventlog import read_log
 from latebind.engine.crew import load_model
 from latebind.learned.stored import LIST, read_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.server.frontend import Frontend
 from tests.digits import Built
+from tests.engine.started import engine, soon
 from tests.server.real import json_body, read_reply, real_frontend, until_all_is_free, written
 
 FLOOR, TARGET = 0.85, 0.9
@@ -126,3 +132,47 @@ def test_rows_of_one_batch_are_asked_at_their_own_levels(curve: Path, built: Bui
         _, mixed = lookup(activation, (), [thresholds[number % 3] for number in range(8)])
     expected = [False if n % 3 == 0 else bool(fixed[n]) if n % 3 == 1 else True for n in range(8)]
     np.testing.assert_array_equal(mixed, expected)
+
+
+async def test_a_log_with_levels_replays_to_the_identical_actions(curve: Path, built: Built, tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    async with engine(curve, config=EngineConfig(floor=FLOOR, slots=256), log=log) as client:
+        await client.infer("digits", {"image": built.unseen[:1].numpy()}, deadline=soon())
+        calls = [
+            client.infer("digits", {"image": image[None].numpy()}, deadline=time.monotonic() + 0.5)
+            for image in built.unseen[:200]
+        ]
+        await asyncio.gather(*calls, return_exceptions=True)
+    with log.open("rb") as file:
+        entries = list(read_log(file)[1])
+    runs = [action for entry in entries for action in entry.actions if isinstance(action, Run)]
+    levels = {level for run in runs for level in run.levels}
+    assert 0 in levels
+    assert max(levels) > 0
+    ran = CliRunner().invoke(app, ["replay", str(log)])
+    assert (ran.exit_code, "all identical" in ran.output) == (0, True), ran.output
+
+
+def test_a_simulation_with_a_floor_says_what_was_promised_and_its_log_replays(curve: Path, tmp_path: Path) -> None:
+    log, figures = tmp_path / "simulated.jsonl", tmp_path / "figures.json"
+    words = ["--floor", str(FLOOR), "--policy", "late", "--requests", "600", "--deadline-ms", "5"]
+    written = ["--event-log", str(log), "--json", str(figures)]
+    ran = CliRunner().invoke(app, ["simulate", str(curve), *words, "--rate", "1", "--rate", "100000", *written])
+    assert ran.exit_code == 0, ran.output
+    alone, crowd = (one["promised"] for one in json.loads(figures.read_text()))
+    assert set(alone) == {"1"}
+    assert max(crowd, key=crowd.__getitem__) == str(FLOOR)
+    assert CliRunner().invoke(app, ["replay", str(log)]).exit_code == 0
+
+
+def test_a_floor_is_no_share_or_for_nothing_and_a_simulation_says_so(curve: Path) -> None:
+    for words, said in ((["--floor", "2"], "up to 1"), (["--floor", "0.85", "--no-exits"], "here are none")):
+        ran = CliRunner().invoke(app, ["simulate", str(curve), *words])
+        assert (ran.exit_code, said in " ".join(ran.output.split())) == (2, True), ran.output
+
+
+def test_the_curve_of_a_model_is_listed(curve: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "models.json"
+    ran = CliRunner().invoke(app, ["models", str(curve), "--stages", "--json", str(figures)])
+    assert (ran.exit_code, "operating curves" in ran.output) == (0, True), ran.output
+    assert [row["fidelity"] for row in json.loads(figures.read_text())["curves"]] == [str(TARGET), str(FLOOR)]

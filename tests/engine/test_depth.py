@@ -155,7 +155,7 @@ async def test_a_log_with_levels_replays_to_the_identical_actions(curve: Path, b
 
 def test_a_simulation_with_a_floor_says_what_was_promised_and_its_log_replays(curve: Path, tmp_path: Path) -> None:
     log, figures = tmp_path / "simulated.jsonl", tmp_path / "figures.json"
-    words = ["--floor", str(FLOOR), "--policy", "late", "--requests", "600", "--deadline-ms", "5"]
+    words = ["--floor", str(FLOOR), "--policy", "late", "--requests", "600"]
     written = ["--event-log", str(log), "--json", str(figures)]
     ran = CliRunner().invoke(app, ["simulate", str(curve), *words, "--rate", "1", "--rate", "100000", *written])
     assert ran.exit_code == 0, ran.output

@@ -158,6 +158,7 @@ def level_row(curves: int, others: int, waiting: int, *, events: int) -> Row:
         lane.add(Request(len(lanes) + number, lane.name, number, 1.0 + number, 1e-3 * (len(lanes) + number)))
     view, now, choice, decision = Worker(models, asked.table()), 1e-3 * (len(lanes) + waiting), Watch(), Watch()
     for _ in range(events):
+        now += 1e-9  # what is kept while the time is the same is worked out anew
         choice.begin()
         for lane in lanes[:curves]:
             asked.choose_level(lane, now)

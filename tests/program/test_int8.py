@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from latebind.domain.errors import ExportError
 from latebind.domain.sizes import Dim
+from latebind.program import openvino
 from latebind.program.backends import BACKENDS, compile_graph, exact_backends, run_rows
 from latebind.program.build import build_program
 from latebind.program.export import Exported, export, run_module
@@ -16,6 +17,8 @@ from latebind.program.padding import filled_up
 from latebind.program.verify import relative_error
 
 pytestmark = pytest.mark.skipif("openvino" not in exact_backends(), reason="OpenVINO is not installed")
+
+bytes_only = pytest.mark.skipif(not openvino.multiplies_bytes(), reason="this processor does not multiply bytes")
 
 INT8, WIDTH, LONGEST = "openvino-int8", 128, 24
 L = Dim("L", 1, LONGEST)
@@ -105,6 +108,17 @@ def test_layers_that_read_any_number_of_numbers_are_near(width: int) -> None:
     assert relative_error(stage(*rows), run_module(module, rows)) < 0.03
 
 
+def test_where_no_bytes_are_multiplied_the_weights_alone_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    module, rows = nn.Linear(WIDTH, 40).eval(), torch.randn(3, WIDTH)
+    monkeypatch.setattr(openvino, "multiplies_bytes", lambda: False)
+    stage = compile_graph(*export(module, (rows,)), backend=INT8, threads=1)
+    with torch.inference_mode():
+        scales = module.weight.abs().amax(dim=1, keepdim=True) / 127
+        expected = nn.functional.linear(rows, (module.weight / scales).round() * scales, module.bias)
+    assert relative_error(stage(rows), (expected,)) < 1e-5
+
+
 def test_outputs_whose_weights_are_all_zero_stay_zero() -> None:
     module = nn.Linear(WIDTH, 8).eval()
     nn.init.zeros_(module.weight)
@@ -113,6 +127,7 @@ def test_outputs_whose_weights_are_all_zero_stay_zero() -> None:
     assert relative_error(stage(*rows), run_module(module, rows)) < 1e-5
 
 
+@bytes_only
 @pytest.mark.slow
 def test_a_build_takes_it_within_the_tolerance_and_a_server_loads_it(tmp_path: Path) -> None:
     module, rows = Encoder().eval(), texts(4, 9)
@@ -134,6 +149,7 @@ def test_a_build_takes_it_within_the_tolerance_and_a_server_loads_it(tmp_path: P
     assert 1e-5 < relative_error(program.run(*rows), run_module(module, rows)) < 0.1
 
 
+@bytes_only
 def test_a_build_refuses_it_where_it_differs_by_more_than_the_tolerance(tmp_path: Path) -> None:
     rows = named(texts(4, 9))
     with pytest.raises(ExportError, match=r"openvino-int8: relative error .* is over 1\.0e-04"):
@@ -142,6 +158,18 @@ def test_a_build_refuses_it_where_it_differs_by_more_than_the_tolerance(tmp_path
         )
 
 
+def test_a_build_refuses_it_on_a_processor_that_does_not_multiply_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino, "multiplies_bytes", lambda: False)
+    rows = (torch.randn(2, WIDTH),)
+    with pytest.raises(ExportError, match="does not multiply bytes"):
+        build_program(
+            nn.Linear(WIDTH, 8).eval(), rows, directory=tmp_path / "1", name="m", backends=[INT8], tolerance=0.1
+        )
+
+
+@bytes_only
 def test_a_network_without_linear_layers_is_refused_with_why(tmp_path: Path) -> None:
     module, rows = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten()).eval(), (torch.randn(2, 3, 8, 8),)
     with pytest.raises(ExportError, match="no linear layers that read 64"):

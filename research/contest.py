@@ -57,7 +57,8 @@ class Played:
 
     `seconds` are those between the engine's hearing of a request and its answer, inf where it was refused or dropped;
     answers after `allowed` seconds are late. `early` tells who left before the last stage, `alike` whose answer is the
-    right one, `promised` the fidelity of each answer, and `rows` the number of each row; simulated, nobody knows.
+    right one, `promised` the fidelity of each answer, and `rows` the number of each row; simulated, nobody knows. They
+    were sent `behind` seconds after they were due, in the mean.
     """
 
     seconds: Figures
@@ -67,6 +68,7 @@ class Played:
     allowed: float = inf
     promised: Figures = field(default_factory=lambda: np.empty(0))
     rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    behind: float = 0.0
 
     @property
     def in_time(self) -> Flags:
@@ -181,6 +183,7 @@ class Session:
                 allowed,
                 np.array([call.promised for call in calls]),
                 np.array([call.row for call in calls]),
+                float(np.mean([call.sent - call.due for call in calls])),
             )
         return {name: found[name] for name in names}
 

@@ -92,7 +92,8 @@ class Case:
 class Played:
     """What became of N requests: the fidelity that each answer was promised, NaN without one; who was right, in time.
 
-    `rows` are the numbers of their rows among all. `dropped` counts those that had started and were not answered.
+    `rows` are the numbers of their rows among all. `dropped` counts those that had started and were not answered;
+    live, nobody knows. They were sent `behind` seconds after they were due, in the mean.
     """
 
     promised: Figures
@@ -100,6 +101,7 @@ class Played:
     in_time: Bools
     rows: Numbers
     dropped: int = 0
+    behind: float = 0.0
 
     @property
     def answered(self) -> Bools:
@@ -298,7 +300,10 @@ def by_load(blocks: Blocks) -> TableRows:
             answered = ours.answered
             told["mean fidelity"] = f"{ours.right[answered].mean():.4f}" if answered.any() else ""
             told["promised"] = f"{ours.promised[answered].mean():.4f}" if answered.any() else ""
-            told["dropped"] = f"{ours.dropped / len(answered):.1%}"
+            told["dropped"] = f"{ours.dropped / len(answered):.1%}" if ours.dropped else ""
+        # A client that cannot keep up spends the time until the deadline itself: such a row says nothing.
+        behind = max(one.behind for some in played.values() for one in some)
+        told["sent late, ms"] = f"{1e3 * behind:.2f}" if behind else ""
         table.append(told)
     return table
 

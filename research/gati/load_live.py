@@ -110,6 +110,11 @@ async def played(
         answered = np.isfinite(one.seconds)
         assert one.alike is not None, "they are live"
         found[name] = Played(
-            np.where(answered, one.promised, np.nan), answered & one.alike, one.in_time, case.traffic[one.rows]
+            np.where(answered, one.promised, np.nan),
+            answered & one.alike,
+            one.in_time,
+            case.traffic[one.rows],
+            0,
+            one.behind,
         )
     return found

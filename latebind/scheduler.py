@@ -16,7 +16,18 @@ from latebind.domain.actions import Action, Outcome, Reply, Run, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import Outlook
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.events import Arrived, Cancelled, Event, Exited, Loaded, LoadFailed, StageDone, StageFailed, Woke
+from latebind.domain.events import (
+    Arrived,
+    Cancelled,
+    Event,
+    Exited,
+    Limited,
+    Loaded,
+    LoadFailed,
+    StageDone,
+    StageFailed,
+    Woke,
+)
 from latebind.domain.model import StageKind
 from latebind.domain.picture import Picture
 from latebind.domain.query import NOT_RUN
@@ -65,6 +76,7 @@ class Scheduler:
             StageFailed: self._stage_failed,
             Loaded: self._loaded,
             LoadFailed: self._load_failed,
+            Limited: self._limited,
             Woke: self._woke,
         }
 
@@ -384,6 +396,14 @@ class Scheduler:
                 if batch.spec is lane.spec:
                     self._end_all(batch, Outcome.NOT_LOADED, now, actions)
             worker.drop_empty()
+
+    def _limited(self, event: Limited, now: float, actions: list[Action]) -> None:
+        del now, actions
+        lane = self._lanes.get(event.model)
+        if lane is None or lane.depth is None or not 1 <= event.levels <= lane.levels:
+            raise IllegalEvent(f"{event}: no such model is served, or it has no such levels")
+        lane.depth.limit(event.levels)
+        self._update_work(lane)
 
     def _busy(self, number: int) -> tuple[Worker, SubBatch]:
         """Return a worker and the sub-batch that it runs; raises `IllegalEvent` if it runs none."""

@@ -2,30 +2,32 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, Controller, Decision, Retrain, Version, name_of
-from latebind.adaptation.messages import Answered, Status
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, TOLD, Controller, Decision, Retrain, Version, name_of
+from latebind.adaptation.levels import Levels
+from latebind.adaptation.messages import Answered, OfLevel, Status
 from latebind.adaptation.retrain import Prior, by_class, material, retrain
 from latebind.adaptation.traffic import Familiar, Kept, Recent, Sample, Window, looks
 from latebind.adaptation.versions import Leadership, Versions, versions_folder
 from latebind.domain.config import AdaptationConfig
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec
 from latebind.learned.activations import Observed, apply_heads, features_of, observe
-from latebind.learned.compose import Costs, over_lengths
+from latebind.learned.compose import Costs, over_lengths, send
 from latebind.learned.head import Head
 from latebind.learned.lookup import load_functions
 from latebind.learned.promise import Promise, upper_bound
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_caches, read_rows
+from latebind.learned.stored import HELD_OUT, LESSONS, Rows, levels_down_to, read_caches, read_rows
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 
@@ -40,6 +42,8 @@ SINCE_ALARM = 40  # samples that are kept when fidelity fell: the newest show wh
 SINCE_MOVED = 5  # samples that came between a change of classes and its being noticed
 CONFIDENCE = 0.975  # of each bound of the fidelity that is told
 
+FIDELITY_DIGITS = 6  # of promised ones, which come as float32
+
 Sampled = tuple[int, Answered]  # a sampled request, and which answer of the model it is, counted from 1
 
 
@@ -50,6 +54,9 @@ class Adapter:
     where there is nothing to adapt, or too much, and `RepositoryError`. `wanted` is the version that the service before
     wanted, if there was one: where that had stopped exits, which may have been for this server alone, they stay
     stopped.
+
+    With a `floor` under 1, each level of the operating curve down to it is watched, and nothing is made: a version has
+    thresholds for one fidelity.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class Adapter:
         threads: int,
         backend: str | None,
         wanted: str = "",
+        floor: float = 1.0,
     ) -> None:
         self._program = load_program(directory, threads=threads, backend=backend)
         self.spec: ModelSpec = self._program.spec
@@ -99,12 +107,19 @@ class Adapter:
         self._doubt = False  # whether an alarm said so
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         name = wanted if wanted == FULL_DEPTH else self.versions.first()[0]
-        classes = self.spec.outputs[0].shape[0]
-        full = Version(FULL_DEPTH, (0.0,) * classes, (self._costs.whole,) * classes)
-        version = self.version(name)
-        self.trusted = version is not None  # whether what `build` kept looks like the traffic
-        known = {} if version is None else {BUILT: self._built(), name: version}
-        self.controller = Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
+        levels = levels_down_to(caches, floor)[1:]
+        self._of_levels = {
+            round(level.target, FIDELITY_DIGITS): np.array([level.thresholds.get(one, np.inf) for one in self._lookups])
+            for level in levels
+        }
+        self._last = deque[bool](maxlen=TOLD)  # with levels, whether answers compared were the same
+        self.trusted = True  # whether what `build` kept looks like the traffic
+        self.controller: Controller | Levels
+        if levels:
+            begun = FULL_DEPTH if name != BUILT else wanted or BUILT
+            self.controller = Levels(list(self._of_levels), begun, self._shows, stopped=self.versions.stopped())
+        else:
+            self.controller = self._controller(name)
         self._to_compare, self._to_teach = deque[Sampled](), deque[Sampled]()
         self.due: Retrain | None = None  # a lesson that is to come
         # what the folder said last: the choice of the leader, or of an operator, for all servers that share it
@@ -112,6 +127,22 @@ class Adapter:
         self.lead = Leadership(self.folder)
         self.leads = False
         self.sampled = self.retrained = self.refused = 0
+
+    def _controller(self, name: str) -> Controller:
+        classes = self.spec.outputs[0].shape[0]
+        full = Version(FULL_DEPTH, (0.0,) * classes, (self._costs.whole,) * classes)
+        version = self.version(name)
+        self.trusted = version is not None
+        known = {} if version is None else {BUILT: self._built(), name: version}
+        return Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
+
+    def _shows(self, wrong: int, rows: int, fidelity: float) -> bool:
+        """Tell whether samples that have come since an alarm show the fidelity.
+
+        It is asked at ever larger numbers of them, so with the confidence of versions, of which several are made too.
+        """
+        promise = replace(self._promise, fidelity=fidelity, confidence=self._promise.lasting)
+        return promise.lower_bound(wrong, rows) >= fidelity
 
     def take(self, told: Answered) -> list[Decision]:
         """Take in one answer; where it was sampled it waits to be looked at, unless too many do."""
@@ -134,16 +165,17 @@ class Adapter:
 
     def status(self) -> Status:
         """Return the figures of now."""
-        controller = self.controller
-        last, fidelity, lower, upper = list(controller.last), None, 0.0, 1.0
-        if last:
-            same = sum(last)
-            fidelity = same / len(last)
-            lower = 1.0 - upper_bound(len(last) - same, len(last), CONFIDENCE)
-            upper = upper_bound(same, len(last), CONFIDENCE)
-        alarms = controller.watch.alarms + controller.looks.alarms
-        counted = (self.sampled, self.retrained, self.refused, alarms)
-        return Status(self.spec.name, *counted, fidelity, lower, upper, controller.target)
+        controller, name = self.controller, self.spec.name
+        if isinstance(controller, Levels):
+            counted = (self.sampled, self.retrained, self.refused, controller.alarms)
+            found = [
+                OfLevel(one.fidelity, *bounded(one.last), one.alarms, place < controller.open)
+                for place, one in enumerate(controller.levels)
+            ]
+            least = min([one.promised for one in found if one.used], default=1.0)
+            return Status(name, *counted, *bounded(self._last), least, tuple(found))
+        counted = (self.sampled, self.retrained, self.refused, controller.watch.alarms + controller.looks.alarms)
+        return Status(name, *counted, *bounded(controller.last), controller.target)
 
     def see(self, sampled: Sequence[Sampled]) -> list[Decision]:
         """Find out what lookups see of sampled requests and keep it; compare those that show and return what follows.
@@ -199,6 +231,7 @@ class Adapter:
         if asked.alarmed:
             self.alarmed()
         controller = self.controller
+        assert isinstance(controller, Controller), "a version has thresholds for one fidelity, not for levels"
         self._doubt = self._doubt and not controller.established
         return partial(
             self._learn,
@@ -211,6 +244,11 @@ class Adapter:
             doubt=self._doubt,
             since=self._since,
         )
+
+    def learned(self, version: Version | None, now: float) -> list[Decision]:
+        """A lesson has ended at `now` (seconds); with a version if one could be shown."""
+        assert isinstance(self.controller, Controller), "levels are never learned for"
+        return self.controller.learned(version, now, trusted=self.trusted)
 
     def _learn(
         self,
@@ -270,6 +308,8 @@ class Adapter:
             return self._built()
         if name == FULL_DEPTH:
             return None
+        if self._of_levels:
+            raise RepositoryError(f"version {name} was made for one fidelity, and this server has a floor")
         return self.versions.version(name)
 
     @property
@@ -285,10 +325,21 @@ class Adapter:
         usable = seen.isfinite().all(dim=1) & ~answers.isnan().any(dim=1)
         for part in features:
             usable &= part.isfinite().all(dim=1)
+        would = self._would(features, answers, rows.lengths)
         decisions = []
         for place, ((at, one), base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
             if one.draw is None or not usable[place]:
                 continue  # a client's NaN would be in every lesson to come, and has no class to be compared by
+            if isinstance(self.controller, Levels):
+                if one.draw.shows:
+                    self.sampled += 1
+                    same = one.answer == base
+                    self._last.append(same)
+                    of_levels = {level: bool(right[place]) for level, right in would.items()}
+                    if one.promised in of_levels:
+                        of_levels[one.promised] = same  # what it was answered says more than what it would be
+                    decisions += self.controller.compared(list(of_levels.values()), at=at)
+                continue
             of_lookups = {name: part[place].bfloat16() for name, part in zip(self._lookups, features, strict=True)}
             kept, look = answers[place].bfloat16(), seen[place].clone()
             sample = Sample(now, of_lookups, kept, base, look, one.draw.weight, lengths[place])
@@ -299,6 +350,17 @@ class Adapter:
                     one.answer == base, at=at, strange=strange[place], used=name_of(one.version)
                 )
         return decisions
+
+    def _would(
+        self, features: tuple[Tensor, ...], answers: Tensor, lengths: Tensor | None
+    ) -> dict[float, NDArray[np.bool_]]:
+        """Return for each level, by what it promises, which rows it would answer as the base model, `(N,) bool`."""
+        if not self._of_levels:
+            return {}
+        read = [part.float() for part in features]
+        seen = apply_heads(list(self._heads.values()), read, answers, lengths=lengths).seen
+        costs = self._costs_of(self._at_hand)
+        return {level: ~send(thresholds, seen, costs).wrong for level, thresholds in self._of_levels.items()}
 
     def _built(self) -> Version:
         heads = list(self._heads.values())
@@ -344,3 +406,15 @@ class Adapter:
         )
         lengths = torch.tensor([prod(one.sizes) for _, one in sampled]) if self.spec.dims else None
         return Samples(inputs, lengths=lengths)
+
+
+def bounded(last: Collection[bool]) -> tuple[float | None, float, float]:
+    """Return the share of comparisons that were the same, None of none, and its bounds."""
+    if not last:
+        return None, 0.0, 1.0
+    same, count = sum(last), len(last)
+    return (
+        same / count,
+        1.0 - upper_bound(count - same, count, CONFIDENCE),
+        upper_bound(same, count, CONFIDENCE),
+    )

@@ -114,7 +114,8 @@ class AdaptationClient:
         number, spec, sampler = known
         (output,) = answer.outputs.values()
         room = self._writer.transport.get_write_buffer_size() < MOST_WAITING
-        for place, (row, left_at, version) in enumerate(zip(output, answer.left_at, answer.caches, strict=True)):
+        told = zip(output, answer.left_at, answer.caches, answer.promised, strict=True)
+        for place, (row, left_at, version, promised) in enumerate(told):
             early = left_at + 1 < spec.stages
             draw, data, end = sampler.draw(early) if room else None, b"", b""
             sizes: tuple[int, ...] = ()
@@ -122,7 +123,7 @@ class AdaptationClient:
                 sizes = _sizes(spec, {tensor.name: rows[tensor.name][place].shape for tensor in spec.inputs})
                 data = b"".join(rows[tensor.name][place].tobytes() for tensor in spec.inputs)
                 end = b"" if early else np.ascontiguousarray(row).tobytes()
-            self._tell(Answered(number, int(row.argmax()), version, draw, data, end, sizes))
+            self._tell(Answered(number, int(row.argmax()), version, draw, data, end, sizes, promised))
 
     def unusable(self, model: str, version: str) -> None:
         """Tell that the engine cannot use a version that it was to use."""
@@ -133,7 +134,7 @@ class AdaptationClient:
         """Return what the service last told, by model."""
         found = {}
         for name, told in self.statuses.items():
-            figures = {**msgspec.structs.asdict(told), "version": self._in_use.used(name)}
+            figures = {**msgspec.to_builtins(told), "version": self._in_use.used(name)}
             del figures["model"]
             found[name] = cast(AdaptationFigures, figures)
         return found
@@ -328,5 +329,6 @@ def _followed(settings: ServeConfig, engines: Engines) -> Followed | None:
         backend=settings.engine.backend,
         cores=settings.engine.cores,
         log_format=settings.observability.log_format,
+        floor=settings.engine.floor,
     )
     return Followed(order, adapted, tuple(engines.serving.fingerprint_of(spec.name) for spec in adapted))

@@ -140,12 +140,16 @@ class FidelityWatch:
 
     It is a Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2023, section 4): bets that more than the allowed
     share differ, opened anew with every sample, so a change is found whenever it comes. While the fidelity is at its
-    target or above, alarms are at least `PATIENCE` samples apart in expectation, whatever the traffic.
+    target or above, alarms are at least `PATIENCE` samples apart in expectation, whatever the traffic. Where it is one
+    `among` several over the same samples, the first alarm of any of them comes no sooner: what they have won together
+    grows by their number with each sample, in expectation, so each needs as many times more for an alarm.
     """
 
-    def __init__(self, target: float) -> None:
+    def __init__(self, target: float, *, among: int = 1) -> None:
         self._allowed = min(max(1.0 - target, 1e-4), 0.5)
+        self._patience = PATIENCE * among
         self._wealth = [0.0] * len(TIMES_WORSE)
+        self._erred = -inf  # the last answer that differed and counted
         self.alarms = 0
         self.thin(0.0)
 
@@ -164,11 +168,19 @@ class FidelityWatch:
         """Take in one comparison; True is an alarm, after which the watch begins anew."""
         pay = self._if_same if same else self._if_differs
         self._wealth = [(wealth + 1.0) * factor for wealth, factor in zip(self._wealth, pay, strict=True)]
-        if sum(self._wealth) / len(self._wealth) < PATIENCE:
+        if sum(self._wealth) / len(self._wealth) < self._patience:
             return False
         self.alarms += 1
         self.restart()
         return True
+
+    def compared(self, same: bool, *, at: int, gap: float, established: bool) -> bool:
+        """Take in the comparison of answer `at`, where so many answers lie between two; see `ERRORS_APART`."""
+        self.thin(ERRORS_APART / max(1.0, gap) if established else 0.0)
+        if not same and established and at - self._erred < ERRORS_APART:
+            return False
+        self._erred = self._erred if same else at
+        return self.add(same)
 
     def restart(self) -> None:
         """Forget what was seen: other answers are given from now on."""
@@ -203,9 +215,9 @@ class Controller:
         self._trusted = True
         self._answers = 0  # since the traffic changed
         self._moves: deque[int] = deque(maxlen=RESTLESS)  # answers at which the mix had changed
-        # Answers, counted as `total` counts: of the last look, the last error, the last look for a shift, the last
-        # shift, the last alarm and the last comparison.
-        self._looked = self._erred = self._shift_seen = self._shifted = -inf
+        # Answers, counted as `total` counts: of the last look, the last look for a shift, the last shift, the last
+        # alarm and the last comparison.
+        self._looked = self._shift_seen = self._shifted = -inf
         self._alarmed, self._compared_at = -1, 0
         self._compared = 0  # since the last alarm, with exits
         self._gap = 1.0  # mean answers between two comparisons
@@ -246,10 +258,8 @@ class Controller:
         self.last.append(same)
         self._gap += NEWEST_GAP * (at - self._compared_at - self._gap) if self._compared_at > 0 else 0.0
         self._compared_at = at
-        self.watch.thin(ERRORS_APART / max(1.0, self._gap) if self.established else 0.0)
-        if same or not self.established or at - self._erred >= ERRORS_APART:
-            self._erred = self._erred if same else at
-            reasons += [FELL] if self.watch.add(same) else []
+        if self.watch.compared(same, at=at, gap=self._gap, established=self.established):
+            reasons.append(FELL)
         if at - self._looked >= LOOKS_APART:
             self._looked = at
             reasons += [CHANGED] if self.looks.add(not strange) else []
@@ -429,7 +439,14 @@ class Controller:
 
 def number_of(version: str) -> int:
     """Return a version's name as a number, which takes less room than a word beside each answer."""
-    return NUMBERS[version] if version in NUMBERS else int(version)
+    name, _ = down_to(version)
+    return NUMBERS[name] if name in NUMBERS else int(name)
+
+
+def down_to(version: str) -> tuple[str, float]:
+    """Return the name in one such as `built@0.97`, and the least fidelity that an answer may be promised: 0 for all."""
+    name, _, least = version.partition("@")
+    return name, float(least or 0.0)
 
 
 def name_of(number: int) -> str:

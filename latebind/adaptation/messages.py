@@ -30,6 +30,7 @@ class AdaptationOrder(msgspec.Struct, frozen=True, array_like=True, tag="o"):
     cores: tuple[int, ...]  # of the engine: not for the service
     log_format: str = "text"
     wanted: dict[str, str] = {}
+    floor: float = 1.0  # under 1: levels of the operating curve are watched, and nothing is retrained
 
 
 class Draw(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +45,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
     `model` is the model's number. Where the request is sampled, `draw` says for what, `row` is its input and `end` the
     output of the base model, float32, empty if the request left early. `sizes` are those of the model's named
-    dimensions in that row, in their order.
+    dimensions in that row, in their order. `promised` is the fidelity that it was answered with.
     """
 
     model: int
@@ -54,6 +55,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     row: bytes = b""
     end: bytes = b""
     sizes: tuple[int, ...] = ()
+    promised: float = 1.0
 
 
 class Unusable(msgspec.Struct, frozen=True, array_like=True, tag="u"):
@@ -71,10 +73,25 @@ class UseVersion(msgspec.Struct, frozen=True, tag="use"):
     reason: str
 
 
+class OfLevel(msgspec.Struct, frozen=True):
+    """What the service knows of a level of the operating curve: of the last samples, how many it would answer right.
+
+    `used` says whether requests may run at it.
+    """
+
+    promised: float
+    fidelity: float | None
+    lower: float
+    upper: float
+    alarms: int
+    used: bool
+
+
 class Status(msgspec.Struct, frozen=True, tag="status"):
     """What the service knows of a model: counts since the start, and fidelity of the last samples with its bounds.
 
-    The caches were chosen for a fidelity of `target`.
+    The caches were chosen for a fidelity of `target`. With a floor, it is the least that may be promised now, and there
+    are figures for each of the `levels`, the surest first.
     """
 
     model: str
@@ -86,6 +103,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     lower: float = 0.0
     upper: float = 1.0
     target: float = 0.0
+    levels: tuple[OfLevel, ...] = ()
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):

@@ -25,7 +25,7 @@ from threading import Thread, get_native_id
 import torch
 
 from latebind.adaptation.adapter import Adapter
-from latebind.adaptation.controller import BUILT, Decision, Use, Version, name_of
+from latebind.adaptation.controller import BUILT, Decision, Use, Version, down_to, name_of
 from latebind.adaptation.messages import (
     AdaptationOrder,
     FromService,
@@ -72,6 +72,7 @@ class AdaptationService:
                         threads=order.threads,
                         backend=order.backend,
                         wanted=order.wanted.get(path, ""),
+                        floor=order.floor,
                     )
                     self._models.append(adapter)
                 except (ConfigError, RepositoryError, OSError) as error:
@@ -148,7 +149,7 @@ class AdaptationService:
                 version = lesson()
         except Exception as error:
             logger.error("adapting %s failed: %s", model.spec.name, error, exc_info=not isinstance(error, OSError))
-            self._taught.put(partial(model.controller.learned, None, time.monotonic()))
+            self._taught.put(partial(model.learned, None, time.monotonic()))
             return
         told = f"version {version.name}" if version else "nothing could be shown"
         took = time.thread_time() - begun
@@ -159,7 +160,7 @@ class AdaptationService:
         model.retrained += 1
         model.refused += version is None
         if model.due is None or not model.due.alarmed:  # else an alarm came meanwhile: what was made is out of date
-            self._carry_out(model, model.controller.learned(version, time.monotonic(), trusted=model.trusted))
+            self._carry_out(model, model.learned(version, time.monotonic()))
 
     def _look(self) -> None:
         """Now and then: is a retraining due, has an operator chosen a version, what is there to tell."""
@@ -219,7 +220,7 @@ class AdaptationService:
             elif model.leads:
                 model.due = decision
             else:
-                model.controller.learned(None, time.monotonic())  # the leader does
+                model.learned(None, time.monotonic())  # the leader does
 
     def _use(self, model: Adapter, use: Use) -> None:
         """Use a version, and as the leader have all use it.
@@ -229,8 +230,9 @@ class AdaptationService:
         if model.leads and self._chosen(model) != model.seen:
             return  # an operator has just chosen, which `_look` will find
         self._tell(UseVersion(model.spec.name, use.version, use.reason))
-        if model.leads and use.version != model.seen:
-            self._make_current(model, use.version)
+        name, _ = down_to(use.version)  # which levels are used is for each server to say
+        if model.leads and name != model.seen:
+            self._make_current(model, name)
 
     def _make_current(self, model: Adapter, version: str) -> None:
         """Make all servers use a version. If that cannot be written, this server alone uses it."""

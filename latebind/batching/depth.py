@@ -30,8 +30,8 @@ class Depth:
 
     def __init__(self, estimate: Estimate, levels: int, target: int, below: float) -> None:
         self._estimate = estimate
-        self._target = target
-        self.levels = levels
+        self._calibrated = self._target = target
+        self.levels = levels  # that requests may start at
         self._below = below
         self._started = self._started_below = 0.0
         self.level = target
@@ -47,6 +47,13 @@ class Depth:
     def estimate_lowest(self) -> None:
         """Let figures be those of the lowest level: whoever could be in time at it is not refused."""
         self._estimate.at_level(self.lowest)
+
+    def limit(self, levels: int) -> None:
+        """Let requests start only at the first so many levels from now on (`domain.events.Limited`)."""
+        self.levels = levels
+        self._target = min(self._calibrated, levels - 1)
+        self.level = min(self.level, levels - 1)
+        self.estimate_lowest()
 
     def choose(self, works: Sequence[float], stretch: float, free: float) -> None:
         """Choose the level and let figures be those of it, until `estimate_lowest`.

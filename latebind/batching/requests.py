@@ -398,7 +398,7 @@ class Lane:
         self.open = True
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.changes = -1  # `Estimate.changes` when that was computed
-        self._levels = len(served.costs.levels)
+        self.levels = len(served.costs.levels)  # of its operating curve; 0: it has none
         self._works: list[float] = []  # by level of the operating curve
         self._works_of = -1, 0, 0.0  # `changes`, the usual length and the limit of a batch when these were computed
         self._limit = 1  # the largest batch that the policy forms
@@ -531,7 +531,7 @@ class Lane:
         of = self.changes, usual, within
         if self._works_of != of:
             self._works_of, self._works = of, []
-            for level in range(self._levels):
+            for level in range(self.levels):
                 self.estimate.at_level(level)
                 self._works.append(self.estimate.work(self._limit, usual, within))
         return self._works

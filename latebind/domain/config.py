@@ -346,9 +346,3 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generations: GenerationsConfig = GenerationsConfig()
     repository: RepositoryConfig = RepositoryConfig()
     cluster: ClusterConfig = ClusterConfig()
-
-    def __post_init__(self) -> None:
-        if self.adaptation.on and self.engine.floor < 1.0:
-            raise ConfigError(
-                "engine.floor chooses among thresholds of the build, and adaptation.on replaces them: leave one out"
-            )

@@ -134,10 +134,31 @@ class MapFailed(Told, frozen=True):
     more: bool = False
 
 
+class Limited(Told, frozen=True):
+    """From now on requests of `model` may start only at the first so many `levels` of its operating curve.
+
+    The first is the whole network. Those that have started keep theirs.
+    """
+
+    model: str
+    levels: int
+
+
 class Woke(Told, frozen=True):
     """A time asked for by `WakeAt` has come. A late or doubled one is harmless."""
 
 
 Event = (
-    Arrived | Cancelled | StageDone | Exited | StageFailed | Loaded | LoadFailed | Branched | Mapped | MapFailed | Woke
+    Arrived
+    | Cancelled
+    | StageDone
+    | Exited
+    | StageFailed
+    | Loaded
+    | LoadFailed
+    | Branched
+    | Mapped
+    | MapFailed
+    | Limited
+    | Woke
 )

@@ -159,7 +159,9 @@ class Claim:
                 given = {tensor.name: [rows[0, ...]] for tensor, rows in zip(spec.inputs, inputs, strict=True)}
                 outputs = {tensor.name: rows for tensor, rows in zip(spec.outputs, answers, strict=True)}
                 caches = (int(slots.versions[row]),) if spec.lookups else ()
-                yield Shown(spec, given, Answer(outputs, (step.left_at,), spec=spec, caches=caches))
+                promised = () if step.fidelity is None else (step.fidelity,)
+                answered = Answer(outputs, (step.left_at,), spec=spec, caches=caches, promised=promised)
+                yield Shown(spec, given, answered)
 
     def release(self) -> None:
         """Give up the slots, once. Those that the engine still uses are free when it reports their requests' end."""
@@ -186,7 +188,12 @@ class Claim:
                 self.on_tokens()
         else:
             spec = self.spec.steps[told.node]
-            step = StepAnswer(spec.name, spec.models[told.option], told.stage, told.first, told.second)
+            name, fidelity = spec.models[told.option], None
+            model, slots, first = self._claims.step_rows[spec.name, name]
+            if model.lookups:
+                row = first + self._slots[self._requests.index(told.request)]
+                fidelity = round(float(slots.promised[row]), FIDELITY_DIGITS)
+            step = StepAnswer(spec.name, name, told.stage, told.first, told.second, fidelity)
             self._steps.setdefault(told.request, []).append(step)
 
     def fail(self, error: LatebindError) -> None:

@@ -27,7 +27,7 @@ import torch
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.eventlog import EventLog
-from latebind.domain.events import Arrived, Event, StageDone, StageFailed, Woke
+from latebind.domain.events import Arrived, Event, Limited, StageDone, StageFailed, Woke
 from latebind.domain.metrics import Metrics
 from latebind.domain.model import StageKind
 from latebind.domain.picture import Picture
@@ -176,6 +176,10 @@ class Driver:
         """Return what is queued and running at this moment."""
         with self._deciding:
             return self._scheduler.picture(time.monotonic())
+
+    def limit(self, model: str, levels: int) -> None:
+        """Let requests of a model start only at the first so many levels of its operating curve. From any thread."""
+        self._handle_report(Limited(model, levels))
 
     def _serve_thread(self) -> None:
         """Root of every thread: listen until there is a run, perform it and those that follow, listen again.

@@ -67,6 +67,8 @@ class EngineStarted:
 class Adopt:
     """A later line: use this version of a model's learned caches (`adaptation.versions`) from the next batch on.
 
+    Of one such as `built@0.97`, requests run only at levels that promise so much (`adaptation.controller.down_to`).
+
     It is answered by why it cannot be used, or null. An empty line asks for the metrics instead.
     """
 

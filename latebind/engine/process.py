@@ -16,11 +16,12 @@ from pathlib import Path
 import msgspec
 import torch
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, number_of
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, down_to, number_of
 from latebind.adaptation.versions import Versions, versions_folder
+from latebind.batching.policy import make_policy
 from latebind.domain.actions import Action
 from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
-from latebind.domain.errors import LatebindError
+from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
@@ -88,6 +89,8 @@ class Engine:
         else:
             workers = load_crew(paths, config)
         models = workers[0]
+        if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
+            raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")
         served = with_queries(models, queries, config.slots)
         rows = served.rows.total
         scheduling = SchedulerConfig(
@@ -114,6 +117,8 @@ class Engine:
             for model in models
             if model.lookups
         }
+        self._promises = {model.spec.name: model.promises for model in models}
+        self._levels: dict[str, int] = {}  # how many may be used, of models that have any
         self._started = EngineStarted(
             served.specs, rows, served.deadlines, too_large=too_large, caches=self._first_caches()
         )
@@ -136,6 +141,8 @@ class Engine:
             running=running,
             recompiled={model.spec.name for model in models if model.program.backend == "compile"},
         )
+        for model, levels in self._levels.items():
+            self._driver.limit(model, levels)
         _warn_of_shared_cores(config, models)
         settle()
 
@@ -170,6 +177,8 @@ class Engine:
         try:
             wanted = msgspec.json.decode(line, type=Adopt)
             self._use(wanted.model, wanted.version)
+            if wanted.model in self._levels:
+                self._driver.limit(wanted.model, self._levels[wanted.model])
         except (LatebindError, msgspec.MsgspecError, KeyError, OSError) as error:  # the version is faulty
             return str(error)
         return None
@@ -179,6 +188,11 @@ class Engine:
         found = {}
         for model, versions in self._versions.items():
             name, why = versions.first()
+            if name not in {BUILT, FULL_DEPTH} and self._promises[model].thresholds:
+                why = (
+                    f"{name} was made for one fidelity, not for a floor; choose `built` with `latebind versions --use`"
+                )
+                name = FULL_DEPTH
             if why:
                 logger.warning("%s begins with the version %r of its learned caches: %s", model, name, why)
             self._use(model, name)
@@ -187,11 +201,19 @@ class Engine:
 
     def _use(self, model: str, version: str) -> None:
         """Have all workers use a version of a model's learned caches. Raises, changing nothing, if it is faulty."""
-        heads = None  # those of `build`
-        if version != BUILT:
-            heads = {} if version == FULL_DEPTH else self._versions[model].lookups(version)
+        name, least = down_to(version)
+        promises, heads = self._promises[model], None  # the heads of `build`
+        kept = sum([promised >= least for promised in promises.fidelity])
+        if name == FULL_DEPTH or not kept:
+            name, heads = FULL_DEPTH, {}
+        elif name != BUILT:
+            if promises.thresholds:
+                raise ConfigError(f"version {name} of {model} was made for one fidelity, not for a floor: use `built`")
+            heads = self._versions[model].lookups(name)
         for worker in self._crew:
-            worker.adopt(model, number_of(version), heads)
+            worker.adopt(model, number_of(name), heads)
+        if promises.thresholds:
+            self._levels[model] = 1 if name == FULL_DEPTH else kept
 
 
 def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -> None:

@@ -96,6 +96,8 @@ def steps_as_parameters(rows: Sequence[Sequence[StepAnswer]], models: Mapping[st
                 f"{step.step}.budget_ms": round(step.budget * 1e3, 3),
                 f"{step.step}.spent_ms": round(step.spent * 1e3, 3),
             }
+            if step.fidelity is not None:
+                told[-1][f"{step.step}.fidelity"] = step.fidelity
     if len(told) == 1:
         return told[0]
     return {key: [row.get(key) for row in told] for key in dict.fromkeys(key for row in told for key in row)}

@@ -32,7 +32,8 @@ def as_numbers(array: Array, dtype: str) -> Array:
 class StepAnswer:
     """The result of one step of a query: `model` answered it and its request left the network at stage `left_at`.
 
-    `budget` is how many seconds the step was planned to take, `spent` how many it took.
+    `budget` is how many seconds the step was planned to take, `spent` how many it took. `fidelity` is what its answer
+    is promised, of a model with learned caches.
     """
 
     step: str
@@ -40,6 +41,7 @@ class StepAnswer:
     left_at: int
     budget: float
     spent: float
+    fidelity: float | None = None
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -284,11 +286,26 @@ class Catalogue(Protocol):
         """
 
 
+class LevelFigures(TypedDict):
+    """How a level of the operating curve would have answered the last samples, as `AdaptationFigures`.
+
+    It promises a fidelity of `promised`; `used` says whether requests may run at it.
+    """
+
+    promised: float
+    fidelity: float | None
+    lower: float
+    upper: float
+    alarms: int
+    used: bool
+
+
 class AdaptationFigures(TypedDict):
     """How a model's learned caches fare as they adapt to the traffic.
 
     `fidelity` is the share of the last samples that were answered as the base model answers them; None before there are
-    any. `lower` and `upper` bound it with 95 % confidence. The caches were chosen for a fidelity of `target` or more.
+    any. `lower` and `upper` bound it with 95 % confidence. The caches were chosen for a fidelity of `target` or more;
+    with a floor, that is the least that answers may be promised now, and `levels` tells of each.
     """
 
     version: str
@@ -300,6 +317,7 @@ class AdaptationFigures(TypedDict):
     lower: float
     upper: float
     target: NotRequired[float]
+    levels: NotRequired[list[LevelFigures]]
 
 
 class Observer(Protocol):

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from latebind.domain.metrics import Histogram as Seconds
 from latebind.server.description import executions
-from latebind.server.gateway import AdaptationFigures, Distribution, ModelMetrics, Snapshot
+from latebind.server.gateway import AdaptationFigures, Distribution, LevelFigures, ModelMetrics, Snapshot
 
 MICROSECONDS = 1e6
 MILLISECONDS = 1e3
@@ -99,6 +99,13 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_fidelity": (Gauge, "Share of the last samples answered as the base model does", (*MODEL, "bound")),
     "latebind_fidelity_samples": (Counter, "Requests run to the end beside", MODEL, "sampled"),
     "latebind_fidelity_alarms": (Counter, "Times fidelity fell or inputs came to look different", MODEL, "alarms"),
+    "latebind_level_fidelity": (
+        Gauge,
+        "Share of the last samples that requests promised this fidelity would have had as the base model answers",
+        (*MODEL, "promised", "bound"),
+    ),
+    "latebind_level_alarms": (Counter, "Times the fidelity of a level fell", (*MODEL, "promised")),
+    "latebind_level_used": (Gauge, "Whether requests may be promised this fidelity", (*MODEL, "promised")),
     "latebind_retrainings": (Counter, "Retrainings by outcome", (*MODEL, "outcome")),
     "latebind_learned_caches": (Info, "The version in use", MODEL),
     "nv_inference_request_success": (Untyped, "Requests answered", MODEL),
@@ -240,13 +247,22 @@ def _add_triton(found: Exposition, model: ModelMetrics, labels: Labels, *, is_qu
 
 
 def _add_adaptation(found: Exposition, figures: AdaptationFigures, labels: Labels) -> None:
-    if figures["fidelity"] is not None:
-        for bound, value in (("", figures["fidelity"]), ("lower", figures["lower"]), ("upper", figures["upper"])):
-            found.add("latebind_fidelity", value, *labels, bound)
+    _add_fidelity(found, "latebind_fidelity", figures, labels)
+    for level in figures.get("levels", ()):
+        of_level = (*labels, f"{level['promised']:g}")
+        _add_fidelity(found, "latebind_level_fidelity", level, of_level)
+        found.add("latebind_level_alarms", level["alarms"], *of_level)
+        found.add("latebind_level_used", int(level["used"]), *of_level)
     found.tell(figures, *labels)
     found.add("latebind_retrainings", figures["retrained"] - figures["refused"], *labels, "published")
     found.add("latebind_retrainings", figures["refused"], *labels, "nothing_shown")
     found.add("latebind_learned_caches", {"number": figures["version"]}, *labels)
+
+
+def _add_fidelity(found: Exposition, name: str, figures: AdaptationFigures | LevelFigures, labels: Labels) -> None:
+    if figures["fidelity"] is not None:
+        for bound, value in (("", figures["fidelity"]), ("lower", figures["lower"]), ("upper", figures["upper"])):
+            found.add(name, value, *labels, bound)
 
 
 # The machine ---------------------------------------------------------------------------------------------------------

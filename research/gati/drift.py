@@ -197,7 +197,7 @@ class _Street:
         self._lesson = None
         adapter = self._adapter
         version = adapter.lesson(lesson)()
-        self._carry_out(adapter.controller.learned(version, float(self._now), trusted=adapter.trusted))
+        self._carry_out(adapter.learned(version, float(self._now)))
 
     def _carry_out(self, decisions: list[Decision]) -> None:
         for decision in decisions:

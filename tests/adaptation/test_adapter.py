@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from latebind.adaptation.adapter import SINCE_ALARM, SINCE_MOVED, Adapter
-from latebind.adaptation.controller import ESTABLISHED, Retrain, Version
+from latebind.adaptation.controller import ESTABLISHED, Controller, Retrain, Version
 from latebind.adaptation.messages import Answered, Draw
 from latebind.adaptation.retrain import Material, Prior
 from latebind.adaptation.traffic import Sample
@@ -118,6 +118,7 @@ def test_behind_an_alarm_earlier_samples_are_kept_and_in_doubt_until_much_was_co
     lesson(found, alarmed=True)
     assert asked[0].doubt
     assert (asked[0].current, len(asked[0].show.classes)) == (SINCE_ALARM, 300)
+    assert isinstance(found.controller, Controller)
     for at in range(1, ESTABLISHED + 1):
         found.controller.compared(True, at=at)
     lesson(found, moved=True)
@@ -148,6 +149,7 @@ def test_samples_with_nan_are_neither_lessons_nor_compared(built: Built, tmp_pat
             told = [Answered(0, answer, 0, draw, rows.numpy().tobytes()) for rows in (bad, good)]
             assert found.see([(1, one) for one in told]) == []
     assert (len(found.shown), len(found.taught)) == (2, 2)
+    assert isinstance(found.controller, Controller)
     assert (found.sampled, list(found.controller.last)) == (2, [True, True])
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.client import AdaptationClient
-from latebind.adaptation.controller import FULL_DEPTH, Retrain
+from latebind.adaptation.controller import FULL_DEPTH, Controller, Retrain
 from latebind.adaptation.messages import AdaptationOrder, Answered, Draw
 from latebind.adaptation.traffic import looks
 from latebind.adaptation.versions import Versions, versions_folder
@@ -59,6 +59,7 @@ def test_samples_of_several_lengths_show_what_the_network_says_and_make_a_versio
         found.take(told(row, classes[-1], shows=bool(number % 4 < 2), end=end))
     while batch := found.batch():
         found.see(batch)
+    assert isinstance(found.controller, Controller)
     assert all(found.controller.last)  # what was said is what the network says, at every length
     assert (len(found.shown), len(found.taught)) == (200, 200)
     recent = found.shown.recent()

@@ -142,7 +142,7 @@ def test_a_model_that_cannot_be_followed_keeps_what_was_built_and_the_others_are
         rows = {"image": list(built.unseen[:1].numpy())}
         (output,) = program.run(built.unseen[:1])
         for name in ("fixed", "digits"):
-            answer = Answer({"output": output.numpy()}, (spec.stages - 1,), caches=(0,))
+            answer = Answer({"output": output.numpy()}, (spec.stages - 1,), caches=(0,), promised=(0.9,))
             service.answered(replace(spec, name=name), rows, answer)
         await until(lambda: any(figures["sampled"] for figures in service.figures().values()))
         assert set(service.figures()) == {"digits"}

@@ -76,7 +76,18 @@ EVERYTHING: Snapshot = {
     "gpu": "GPU-1",
 }
 ADAPTED = AdaptationFigures(
-    version="000003", sampled=500, retrained=4, refused=1, alarms=2, fidelity=0.98, lower=0.96, upper=0.99
+    version="000003",
+    sampled=500,
+    retrained=4,
+    refused=1,
+    alarms=2,
+    fidelity=0.98,
+    lower=0.96,
+    upper=0.99,
+    levels=[
+        {"promised": 0.97, "fidelity": 0.975, "lower": 0.95, "upper": 0.98, "alarms": 0, "used": True},
+        {"promised": 0.95, "fidelity": 0.93, "lower": 0.91, "upper": 0.96, "alarms": 1, "used": False},
+    ],
 )
 READING = Histogram()
 READING.add(0.002)
@@ -93,6 +104,10 @@ VALUES: list[tuple[str, dict[str, str], float]] = [
     ("latebind_left_at_total", {"stage": "2"}, 3),
     ("latebind_batches_total", {"size": "16"}, 1),
     ("latebind_promised_total", {"fidelity": "0.99"}, 7),
+    ("latebind_level_fidelity", {"promised": "0.97", "bound": "lower"}, 0.95),
+    ("latebind_level_alarms_total", {"promised": "0.95"}, 1),
+    ("latebind_level_used", {"promised": "0.97"}, 1),
+    ("latebind_level_used", {"promised": "0.95"}, 0),
     ("latebind_stage_runs_total", {}, 9),
     ("latebind_row_stages_total", {}, 20),
     ("latebind_stage_failures_total", {}, 3),

@@ -1,4 +1,5 @@
 // The share of samples that learned caches answered as the whole network does, with its interval, beside its target.
+// With a floor also what each level of the operating curve promises, would answer, and how many requests ran at it.
 
 import { element, shape } from "./dom.js";
 import { count } from "./figures.js";
@@ -12,24 +13,41 @@ export class Fidelity {
     this.shown = "";
   }
 
-  show(known) {
-    const told = JSON.stringify(known ?? null);
+  show(known, promised) {
+    const told = JSON.stringify([known ?? null, promised]);
     if (told === this.shown) return;
     this.shown = told;
     this.node.classList.toggle("wide", (known?.fidelity ?? null) === null); // a sentence needs no tall card
+    const found = levels(known?.levels ?? [], promised);
     if (known === undefined) {
-      this.place.replaceChildren(note("Not watched. With serve --adapt, models with learned caches are watched as soon as the adaptation service has started."));
+      this.place.replaceChildren(...found, note("Not watched. With serve --adapt, models with learned caches are watched as soon as the adaptation service has started."));
     } else if (known.fidelity === null) {
-      this.place.replaceChildren(note(`Version ${known.version} is in use. No samples yet: some requests are also run to the end of the network, and compared.`));
+      this.place.replaceChildren(...found, note(`Version ${known.version} is in use. No samples yet: some requests are also run to the end of the network, and compared.`));
     } else {
       const under = known.upper < known.target;
       const text = `${percent(known.fidelity)} of the last samples were answered as the full network answers them ` +
         `(${percent(known.lower)} to ${percent(known.upper)} with 95 % confidence); the target is ${percent(known.target)}. ` +
         `Version ${known.version}, ${count(known.sampled)} samples, ${count(known.alarms)} alarms, ` +
         `${count(known.retrained - known.refused)} versions published.`;
-      this.place.replaceChildren(drawn(known, under), note(text));
+      this.place.replaceChildren(drawn(known, under), ...found, note(text));
     }
   }
+}
+
+// A line for each fidelity that requests were promised, or are watched for, the surest first; nothing without a floor.
+function levels(watched, promised) {
+  const names = new Set([...Object.keys(promised).map(Number), ...watched.map((level) => level.promised)]);
+  return [...names].sort((one, other) => other - one).map((name) => {
+    const level = watched.find((one) => one.promised === name);
+    return note([`Promised ${percent(name)}: ${count(promised[String(name)] ?? 0)} requests`, ...heard(level)].join(", "));
+  });
+}
+
+function heard(level) {
+  if (level === undefined) return [];
+  const stopped = level.used ? [] : ["stopped until samples show it again"];
+  if (level.fidelity === null) return ["no samples yet", ...stopped];
+  return [`samples say ${percent(level.fidelity)} (${percent(level.lower)} to ${percent(level.upper)})`, ...stopped];
 }
 
 function drawn(known, under) {

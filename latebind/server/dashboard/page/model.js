@@ -36,7 +36,7 @@ export class Model {
     write(this.title, `${model.name}, version ${model.version}`);
     this.showKey(feed, model.figures);
     this.stages.show(model, feed);
-    this.fidelity.show(feed.data.adaptation[this.name]);
+    this.fidelity.show(feed.data.adaptation[this.name], model.figures.promised);
     this.latency.show([bars(...latencies(model.figures.latency_seconds))]);
     const sizes = model.figures.batches;
     this.batches.show([bars(Object.keys(sizes), Object.values(sizes))]);

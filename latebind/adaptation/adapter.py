@@ -359,8 +359,7 @@ class Adapter:
             return {}
         read = [part.float() for part in features]
         seen = apply_heads(list(self._heads.values()), read, answers, lengths=lengths).seen
-        costs = self._costs_of(self._at_hand)
-        return {level: ~send(thresholds, seen, costs).wrong for level, thresholds in self._of_levels.items()}
+        return {level: ~send(thresholds, seen, self._costs).wrong for level, thresholds in self._of_levels.items()}
 
     def _built(self) -> Version:
         heads = list(self._heads.values())

@@ -14,7 +14,7 @@ from latebind.domain.actions import Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, Level
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.events import Arrived, Limited, StageDone
+from latebind.domain.events import Arrived, Event, Limited, StageDone
 from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival, poisson
@@ -150,20 +150,20 @@ def test_what_other_models_need_of_the_workers_is_not_there_for_depth() -> None:
     assert level(1.1) == len(LEVELS) - 1
 
 
-def test_once_levels_are_limited_requests_start_at_those_that_are_left_and_those_under_way_keep_theirs() -> None:
-    scheduler = Scheduler(SchedulerConfig((curved(),), 1, PolicyConfig("late")))
-    crowd = Arrived("net", 60.0, tuple(range(40)), tuple(range(40)))
-    (first,) = [action for action in scheduler.handle(crowd, 0.0) if isinstance(action, Run)]
-    assert max(first.levels) > 1
-    scheduler.handle(Limited("net", 2), 0.1)
-    (second,) = [action for action in scheduler.handle(StageDone(0, first.requests), 0.2) if isinstance(action, Run)]
-    assert set(second.levels) == {1}, "the lowest that is left"
-    scheduler.handle(Limited("net", 1), 0.3)
-    (third,) = [action for action in scheduler.handle(StageDone(0, second.requests), 0.4) if isinstance(action, Run)]
-    assert set(third.levels) == {0}
-    scheduler.handle(Limited("net", len(LEVELS)), 0.5)
-    (last,) = [action for action in scheduler.handle(StageDone(0, third.requests), 0.6) if isinstance(action, Run)]
-    assert max(last.levels) > 1
+def test_once_levels_are_limited_requests_start_at_those_that_are_left_until_there_are_more_again() -> None:
+    scheduler = Scheduler(SchedulerConfig((curved(),), 1, PolicyConfig("late", 4)))
+
+    def started(event: Event, now: float) -> set[int]:
+        (run,) = [action for action in scheduler.handle(event, now) if isinstance(action, Run)]
+        assert run.stage == 0
+        running[:] = run.requests
+        return set(run.levels)
+
+    running: list[int] = []
+    assert started(Arrived("net", 100.0, tuple(range(40)), tuple(range(40))), 0.0) == {3}
+    for levels, expected, now in ((2, 1, 4.0), (len(LEVELS), 3, 8.0), (1, 0, 12.0)):
+        assert not [one for one in scheduler.handle(Limited("net", levels), now - 1.0) if isinstance(one, Run)]
+        assert started(StageDone(0, tuple(running)), now) == {expected}
     scheduler.check()
 
 

@@ -134,7 +134,7 @@ ERRORS: dict[str, Exception] = {
 }
 
 
-STEPS = (StepAnswer("gate", "scalar", 1, 0.05, 0.02), StepAnswer("cars", "double", 2, 0.03, 0.0123456))
+STEPS = (StepAnswer("gate", "scalar", 1, 0.05, 0.02), StepAnswer("cars", "double", 2, 0.03, 0.0123456, 0.97))
 
 
 class Arithmetic:

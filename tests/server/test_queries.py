@@ -21,6 +21,7 @@ def test_an_answer_tells_who_answered_each_step_where_it_left_and_what_it_took(s
         "cars.stages": 3,
         "cars.budget_ms": 30.0,
         "cars.spent_ms": 12.346,
+        "cars.fidelity": 0.97,
     }
 
 

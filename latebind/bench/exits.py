@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
 from random import Random
@@ -27,6 +27,8 @@ from latebind.bench.subject import Folds, Setting, Subject, answerable
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import ConfigError
 from latebind.learned.report import QUARTERS, by_length
+from latebind.program.stored import read_model
+from latebind.repository.directory import ModelDirectory
 
 BLOCK = 25  # requests that a server gets in its turn
 PHASES = 4  # turns of each server under load
@@ -135,7 +137,7 @@ class Compared:
             return []
         both = np.array([one.status == other.status == 200 for one, other in zip(*self._answers, strict=True)])
         seconds = [np.array([one.seconds for one in answers]) for answers in self._answers]
-        last = max(one.left_at for one in self.off.answers)
+        last = max(one.left_at for answers in self._answers for one in answers)  # the side off may be one stage
         early = np.array([one.left_at < last for one in self.on.answers])
         rows: Rows = []
         for said, here in by_length(self.lengths, QUARTERS):
@@ -181,12 +183,18 @@ def closed(
     *,
     setting: Setting,
     folds: Folds | None = None,
+    full: str | None = None,
     progress: Progress = lambda text, share: None,
 ) -> Compared:
     """Ask both servers for every row, one row a request, block by block; which is first is drawn for each block.
 
-    Without folds the model is taken as it is. Raises `ConfigError`, also where a server does not answer.
+    Without folds the model is taken as it is. The side without exits serves `full`, another model of the folder, where
+    one is named: stages take longer than the network uncut, and so would be too easy to beat. Raises `ConfigError`,
+    also where a server does not answer.
     """
+    off = None if full is None else replace(subject, model=full)
+    if off is not None:
+        _check_same_rows(subject, off)
     sides = {name: Side() for name in SIDES}
     labels: list[Array] = []
     lengths: list[NDArray[np.int64]] = []
@@ -199,7 +207,7 @@ def closed(
             labels.append(part.labels)
         if (own := part.lengths()) is not None:
             lengths.append(own)
-        with pinned(setting.frontend_cores), _served(part, options, setting, bodies) as (callers, _):
+        with pinned(setting.frontend_cores), _served(part, options, setting, bodies, off=off) as (callers, _):
             random = Random(setting.seed)
             for start in range(0, len(bodies), BLOCK):
                 for name in random.sample(list(SIDES), len(SIDES)):
@@ -245,19 +253,29 @@ def open_loop(
 
 @contextmanager
 def _served(
-    subject: Subject, options: Sequence[str], setting: Setting, bodies: Sequence[Body]
+    subject: Subject, options: Sequence[str], setting: Setting, bodies: Sequence[Body], *, off: Subject | None = None
 ) -> Iterator[tuple[dict[str, Caller], dict[str, float]]]:
     """Serve with exits and without, both warm; yields a client of each, and the mean seconds of a request alone."""
     with ExitStack() as stack:
         callers = {}
         for name, exits in SIDES.items():
-            words = ("--model", subject.model, *options, exits)
-            served = serving(subject.repository, *words, cores=setting.frontend_cores, log=setting.log)
-            callers[name] = Caller(stack.enter_context(served), subject.model)
+            asked = subject if off is None or name == "on" else off
+            words = ("--model", asked.model, *options, exits)
+            served = serving(asked.repository, *words, cores=setting.frontend_cores, log=setting.log)
+            callers[name] = Caller(stack.enter_context(served), asked.model)
             stack.callback(callers[name].close)
         warm = {name: _ask(caller, bodies[:WARM_UP]) for name, caller in callers.items()}
         later = {name: [one.seconds for one in some[len(some) // 2 :]] for name, some in warm.items()}
         yield callers, {name: float(np.mean(seconds)) for name, seconds in later.items()}
+
+
+def _check_same_rows(subject: Subject, off: Subject) -> None:
+    """Raise `ConfigError` where two models differ in what they take or answer."""
+    one, other = (read_model(ModelDirectory.open(each.path)) for each in (subject, off))
+    if (one.inputs, one.outputs) != (other.inputs, other.outputs):
+        raise ConfigError(
+            f"{off.model} takes or answers other rows than {subject.model}: name a build of the same network"
+        )
 
 
 def _ask(caller: Caller, bodies: Sequence[Body]) -> list[Answered]:

@@ -22,6 +22,7 @@ from latebind.learned.compose import Costs, send
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from research.gati.models import CachedModel
+from research.gati.ramps import by_entropy, by_patience, in_common, ramps, word_stages
 from research.gati.routes import (
     Answers,
     Classes,
@@ -58,19 +59,34 @@ def set_aside(samples: Samples, seed: int) -> tuple[Samples, Samples]:
 
 
 def compare(
-    base: CachedModel, smaller: CachedModel | None, ranges: Samples, samples: Samples, plan: Plan, *, tell: Progress
+    base: CachedModel,
+    smaller: CachedModel | None,
+    ranges: Samples,
+    samples: Samples,
+    plan: Plan,
+    *,
+    fit: Samples | None = None,
+    tell: Progress,
 ) -> Standings:
-    """Measure the base model and every method on the same rows. `ranges` are rows for eight bits alone."""
+    """Measure the base model and every method on the same rows. `ranges` are rows for eight bits alone.
+
+    Rows with labels to `fit` also teach the exits of DeeBERT and PABEE, if the model passes words on between stages.
+    """
     if smaller is not None and smaller.program.spec.inputs != base.program.spec.inputs:
         raise ConfigError(f"{smaller.name} takes other inputs than {base.name}: name a model of the same")
-    methods = _methods(base, smaller, ranges.batch(slice(None)))
+    methods = _methods(base, smaller, ranges.typical())
     tell("what the base model says", 0.0)
     says = answers_of(base.whole(), samples).ends
     contenders = [Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)]
     for number, (name, route, size) in enumerate(methods):
         tell(f"what {name} says", 0.3 * number / len(methods))
         contenders.append(contender(name, route, size, samples, says, plan.promise))
-    return standings(contenders, samples, plan, tell=lambda text, share: tell(text, 0.3 + 0.7 * share))
+    if fit is not None and fit.labels is not None and word_stages(base):
+        taught = ramps(base, fit, seed=plan.seed, tell=lambda text, share: tell(text, 0.3 + 0.3 * share))
+        for name, route in (("DeeBERT", by_entropy(base, taught)), ("PABEE", by_patience(base, taught))):
+            seen, costs = answers_of(route, samples).against(says), costs_of(route, samples)
+            contenders.append(Contender(name, route, base.bytes, in_common(seen, costs, plan.promise)))
+    return standings(contenders, samples, plan, tell=lambda text, share: tell(text, 0.6 + 0.4 * share))
 
 
 def contender(name: str, route: Route, size: int, samples: Samples, says: Classes, promise: Promise) -> Contender:

@@ -1,6 +1,7 @@
 """`python -m research caches`, `calibration`, `locality`, `drift`, `load`, `queries` and `queries-live`."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -12,13 +13,14 @@ from typer import Option
 from latebind.bench.report import Plot, blank, distributions
 from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
+from latebind.bench.subject import Subject as Asked
 from latebind.cli.bench.options import Backend, Data, Fidelity, Repository, Subject, Tuning
 from latebind.cli.console import reporting
 from latebind.cli.options import DataOption, Processes, Seed, in_bytes
-from latebind.cli.sources import load_rows, load_samples
+from latebind.cli.sources import load_rows, rows_for, samples_for
 from latebind.domain.errors import ConfigError
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
-from latebind.learned.samples import Samples, checked
+from latebind.learned.samples import checked
 from research import plots
 from research.evaluation import Conditions, Floats, Found, Output, Part, SideName, Words, evaluate
 from research.gati import baselines, load_live, networks
@@ -61,8 +63,8 @@ def caches(
 ) -> None:
     """Compare learned caches with fewer bits, smaller models, cascades, traditional caches, and rules of composition.
 
-    Parts: baselines; and, with --fit, traditional (k-NN, k-means, hashing) and composition (rules under limits of
-    memory).
+    Parts: baselines (of texts, with --fit, also DeeBERT and PABEE); and, with --fit, traditional (k-NN, k-means,
+    hashing) and composition (rules under limits of memory).
 
     Latency is that of calls in this process, with batch 1 and one thread, without a server. Thresholds for each fold
     are calibrated on the others.
@@ -74,27 +76,27 @@ def caches(
         promise = Promise(fidelity, confidence, in_bytes("--cache-mb", cache_mb, 1e6))
         budgets = [in_bytes("--budget-mb", mb, 1e6) for mb in budget_mb or ()] or networks.BUDGETS
         if fit is None and (output.part is None or set(output.part) != {"baselines"}):
-            raise ConfigError("only the part baselines trains nothing: give rows to train with (--fit) for the others")
+            raise ConfigError("only the part baselines can do without rows to train with: give --fit for the others")
         torch.set_num_threads(1)
-        inputs, labels = load_rows(data, data_option)
         base = load_model(repository, model, backend=backend)
         other = None if smaller is None else load_model(repository, smaller, backend=backend)
         spec, last = base.program.spec, len(base.program.stages) - 2
         stages = sorted(set(boundary or base.stages))
         if not set(stages) <= set(range(last + 1)):
             raise ConfigError(f"{model} has boundaries 0 to {last}, not all of {stages}")
-        given = {name: torch.from_numpy(array) for name, array in inputs.items()}
-        rows = Samples(given, None if labels is None else torch.from_numpy(labels))
+        asked = Asked(repository, model, *rows_for(base.directory, data, data_option))
+        rows = replace(asked.samples(), labels=None if asked.labels is None else torch.from_numpy(asked.labels))
         ranges, samples = baselines.set_aside(checked(rows, spec), seed)
         plan = Plan(promise, folds, seed)
 
         def taught() -> networks.Lessons:
             assert fit is not None
-            some = checked(load_samples(fit, fit_option, seed=seed)[0], spec)
+            some = checked(samples_for(base.directory, fit, fit_option, seed=seed)[0], spec)
             return networks.Lessons(some, tuple(kind or networks.KINDS), lessons, folder=explored)
 
         def beside(tell: Progress) -> Found:
-            found = baselines.compare(base, other, ranges, samples, plan, tell=tell)
+            learned = None if fit is None else taught().fit
+            found = baselines.compare(base, other, ranges, samples, plan, fit=learned, tell=tell)
             return Found({"learned caches and their baselines": found.rows()}, lambda: _plots(found))
 
         def traditional(tell: Progress) -> Found:

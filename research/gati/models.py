@@ -1,14 +1,16 @@
 """The models of the comparison, loaded for one thread: whole, in stages with their learned caches, in fewer bits."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.compiled import quantise
+from latebind.learned.compiled import CONVOLUTION, quantise
 from latebind.learned.lookup import LookupFunction, load_functions
+from latebind.learned.reading import Reading, readings
 from latebind.learned.samples import check_classifier
 from latebind.learned.stored import SpareLookup, StoredLookup, read_caches
 from latebind.program.backends import StageFunction, compile_graph
@@ -19,7 +21,7 @@ from latebind.program.stored import read_graph, read_model, read_stages
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.repository.tensors import read_tensors
-from research.gati.routes import Exit, Route, Stage
+from research.gati.routes import Exit, Route, Scored, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,12 @@ class CachedModel:
 
     @property
     def has_bytes(self) -> bool:
-        """Whether its backend multiplies bytes; others only imitate them."""
-        return self.program.backend.startswith("openvino")
+        """Whether its backend multiplies bytes, which others only imitate, and it has convolutions that take them."""
+        if len(self.program.spec.inputs) != 1:
+            return False
+        graphs = read_stages(self.directory, read_model(self.directory))
+        there = any(node.op == CONVOLUTION for graph in graphs for node in graph.nodes)
+        return there and self.program.backend.startswith("openvino")
 
     def whole(self) -> Route:
         """Return the model without learned caches, uncut."""
@@ -84,15 +90,21 @@ class CachedModel:
 
     def _with_exits(self, stages: tuple[StageFunction, ...]) -> tuple[Stage | Exit, ...]:
         pieces: list[Stage | Exit] = []
-        for number, stage in enumerate(stages):
+        reads = (*readings(self.program), None)
+        for number, (stage, read) in enumerate(zip(stages, reads, strict=True)):
             pieces.append(Stage(stage))
             for one, function in self.caches:
-                if one.stage == number:
-                    pieces.append(Exit(f"{self.name} {one.name}", function, one.bytes))
+                if one.stage == number and read is not None:
+                    look = partial(_asked, function, read) if read.axes else function
+                    pieces.append(Exit(f"{self.name} {one.name}", look, one.bytes))
         return tuple(pieces)
 
     def _weights(self) -> dict[str, Tensor]:
         return read_tensors(self.directory, WEIGHTS)
+
+
+def _asked(function: LookupFunction, read: Reading, activation: Tensor) -> Scored:
+    return function(read(activation))
 
 
 def load_model(repository: Path, name: str, *, backend: str | None = None) -> CachedModel:
@@ -105,8 +117,6 @@ def load_model(repository: Path, name: str, *, backend: str | None = None) -> Ca
     program = load_program(directory, backend=backend)
     check_classifier(program.spec)
     functions = load_functions(directory, caches.every, backend=program.backend, threads=1)
-    if len(program.spec.inputs) != 1:
-        raise ConfigError(f"{name} takes {len(program.spec.inputs)} inputs: this comparison is for models of one")
     return CachedModel(
         directory,
         program,

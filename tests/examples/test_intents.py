@@ -4,11 +4,15 @@ import csv
 import gzip
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from examples.intents.data import OUT_OF_SCOPE, PARTS, read
-from examples.intents.finetune import answers, finetune, main
+from examples.intents.finetune import Exits, answers, finetune, main
+from examples.intents.varied import varied
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Media, Task
 from latebind.folders.build import read_folder
@@ -79,6 +83,46 @@ def test_a_folder_is_fine_tuned_once_and_again_only_for_something_else(base: Pat
         finetune(base, TEXTS, base)
 
 
+def test_texts_made_of_others_have_their_words_and_are_the_same_for_a_seed() -> None:
+    texts = [text for text, _ in read()["train"]]
+    made = varied(texts, copies=2, seed=0)
+    assert made == varied(texts, copies=2, seed=0) != varied(texts, copies=2, seed=1)
+    assert len(made) == 2 * len(texts)
+    assert {word for text in made for word in text.split()} <= {word for text in texts for word in text.split()}
+    assert all(text.split() for text in made)
+    assert sum(text in texts for text in made) < 0.3 * len(made)
+    assert varied(["", "so"], copies=5, seed=0)  # a text without a word is no error
+
+
+def test_what_is_behind_a_texts_end_counts_in_no_classifier_behind_blocks() -> None:
+    config = SimpleNamespace(num_hidden_layers=6, hidden_size=8, num_labels=3)
+    torch.manual_seed(0)
+    exits = Exits(config)
+    assert [*exits.blocks] == [0, 2, 4]
+    mask, labels = torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.tensor([2])
+    states, losses = [torch.randn(2, 3, 8) for _ in range(7)], list[float]()
+    for filler in (0.0, 1e6):
+        for each in states:
+            each[0, 2] = filler
+        found = SimpleNamespace(logits=torch.eye(3)[:2], hidden_states=states)
+        losses.append(float(exits.loss(found, mask, labels).detach()))
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_a_network_that_learns_with_classifiers_behind_its_blocks_answers_as_well(base: Path, tmp_path: Path) -> None:
+    folder = finetune(base, TEXTS, tmp_path / "joint", epochs=300, joint=True)
+    right = [said == label for said, (_, label) in zip(answers(folder, TEXTS), TEXTS, strict=True)]
+    assert sum(right) > 0.6 * len(right)
+    alone = finetune(base, TEXTS, tmp_path / "alone", epochs=300)
+    one, other = (load_file(each / "model.safetensors") for each in (folder, alone))
+    assert one.keys() == other.keys()  # classifiers behind blocks are not part of it
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+    weights = (folder / "model.safetensors").read_bytes()
+    assert finetune(base, TEXTS, folder, epochs=300, joint=True) == folder
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
 @pytest.mark.slow
 def test_the_command_writes_tables_that_a_build_takes(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -88,9 +132,12 @@ def test_the_command_writes_tables_that_a_build_takes(
     made = read()
     labels = read_folder(str(tmp_path / "intents")).about.labels
     labelled = read_labelled(tmp_path / "intents.csv", Media.TEXT, labels)
-    assert labelled.splits == ["train"] * 480 + ["validation"] * 240
-    assert [labels[number] for number in labelled.labels[:480]] == [label for _, label in made["train"]]
+    assert labelled.splits == ["train"] * 3 * 480 + ["validation"] * 240
+    of_others = varied([text for text, _ in made["train"]], copies=2, seed=0)
+    assert labelled.raw["text"][:960] == of_others
+    said = answers(tmp_path / "intents", [(text, "") for text in of_others])
+    assert [labels[number] for number in labelled.labels[:1440]] == [*said, *(label for _, label in made["train"])]
     with (tmp_path / "unseen.csv").open(encoding="utf-8", newline="") as file:
         unseen = {row["text"] for row in csv.DictReader(file)}
-    assert unseen | {*labelled.raw["text"][480:]} == {text for part in ("val", "test") for text, _ in made[part]}
+    assert unseen | {*labelled.raw["text"][1440:]} == {text for part in ("val", "test") for text, _ in made[part]}
     assert len(unseen) == 240

@@ -23,6 +23,10 @@ def exits(
     *,
     backend: Backend = None,
     tuning: Tuning,
+    full: Annotated[
+        str | None,
+        typer.Option(help="Serve this build of the same network as the side off, such as one that is not cut."),
+    ] = None,
     engine_core: Core = 1,
     frontend_core: FrontendCore = 0,
     seed: Seed = 0,
@@ -39,7 +43,7 @@ def exits(
     """
     setting = Setting(backend, (frontend_core,), engine_core, seed, log)
     with reporting(), progress("asking two servers") as tell:
-        found = bench.closed(subject.load(), setting=setting, folds=tuning.wanted(), progress=tell)
+        found = bench.closed(subject.load(), setting=setting, folds=tuning.wanted(), full=full, progress=tell)
     gain = found.gain(seed)
     requests = len(found.on.answers)
     show(f"{subject.model}: {requests} requests a side, closed loop, batch 1, seed {seed}", found.rows())

@@ -24,13 +24,14 @@ from latebind.domain.config import EngineConfig, FrontendConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Task
 from latebind.domain.sizes import Dim
-from latebind.folders.build import NO_DATA, build_folder, data_of, read_folder
+from latebind.folders.build import NO_DATA, build_folder, build_near, check_fidelity, data_of, read_folder
 from latebind.folders.files import is_folder, taken
 from latebind.folders.hub import folder_name, local_folder
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
-from latebind.learned.promise import Promise
+from latebind.learned.promise import Fidelity, Promise
 from latebind.learned.samples import Samples, check_task, doubt, whole
+from latebind.learned.vectors import DECLARE
 from latebind.program.backends import exact_backends
 from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.program.declared import NOTHING, Dynamic, from_export
@@ -66,7 +67,8 @@ class Options(TypedDict, total=False):
     `arguments` are further arguments of `latebind serve`.
 
     A folder as Hugging Face saves it says most of that itself. Its options are those of `latebind build FOLDER`: `data`
-    is a table of texts or pictures with their labels, or a folder of pictures, from which learned caches are made;
+    is a table of texts or pictures with their labels, or a folder of pictures, from which learned caches are made; of
+    an embedding, texts on which a `fidelity` such as "cosine:0.99@0.97" is shown;
     `task` is another one than its architecture is for, and `dims` are as `[Dim("L", 1, 128)]`.
     """
 
@@ -75,7 +77,7 @@ class Options(TypedDict, total=False):
     samples: Rows
     data: Path | str
     task: str
-    fidelity: float
+    fidelity: float | str
     deadline: float
     device: str
     port: int
@@ -196,7 +198,7 @@ def build_once(
     name: str = "",
     samples: Rows | None = None,
     task: str = "",
-    fidelity: float = 0.97,
+    fidelity: float | str = 0.97,
     max_batch: int = 16,
     backends: Sequence[str] = (),
     outputs: Sequence[str] = (),
@@ -219,7 +221,9 @@ def build_once(
     title, parts = name or type(module).__name__.lower(), _halves(samples)
     check_task(task)
     varying = from_export(inputs, dims) if dims else NOTHING
-    Promise(fidelity)  # raises for an invalid fidelity before anything is built
+    asked = Fidelity.read(fidelity)
+    if asked.cosine is not None:
+        raise ConfigError(f"fidelity {asked}: a cosine is promised of embeddings in folders as Hugging Face saves them")
     threads = torch.get_num_threads()  # a build sets that of a worker
     try:
         exported, _ = export_any_size(module, inputs, dims=varying.dims, sizes=varying.sizes, outputs=outputs or None)
@@ -247,7 +251,7 @@ def build_once(
                 progress=tell,
             )
             if parts:
-                _learn(report.directory, parts, fidelity, task, tell)
+                _learn(report.directory, parts, asked.share, task, tell)
             _note(folder, title, version).write_text(found.hexdigest())
     finally:
         torch.set_num_threads(threads)
@@ -261,7 +265,7 @@ def build_folder_once(
     name: str = "",
     data: Path | str = "",
     task: str = "",
-    fidelity: float = 0.97,
+    fidelity: float | str = 0.97,
     max_batch: int = 16,
     backends: Sequence[str] = (),
     dims: Sequence[Dim] = (),
@@ -276,7 +280,7 @@ def build_folder_once(
         raise ConfigError(f"{source!r:.200}: there is no such folder")
     if not isinstance(dims, Sequence) or not all(isinstance(dim, Dim) for dim in dims):
         raise ConfigError(f"dims is {dims!r:.100}: of a folder give the ranges, as [latebind.Dim('L', 1, 128)]")
-    Promise(fidelity)
+    asked = Fidelity.read(fidelity)
     title, rows = name or folder_name(source), Path(data) if data else None
     threads = torch.get_num_threads()
     try:
@@ -291,19 +295,25 @@ def build_folder_once(
         if not is_there:
             tell("reading the folder", 0.0)
             read = read_folder(source, task=task, dims=dims)
+            check_fidelity(read, asked, has_data=rows is not None)
             given = data_of(read, rows) if rows is not None else NO_DATA
-            report = build_folder(
-                read,
-                data=given,
-                directory=Repository(folder).path_for(title, version),
-                name=title,
-                version=version,
-                max_batch=max_batch,
-                backends=list(backends) or None,
-                progress=tell,
-            )
-            if given.samples is not None:
-                _learn(report.directory, given.samples, fidelity, Task.CLASSIFY, tell)
+            how: dict[str, Any] = {
+                "data": given,
+                "directory": Repository(folder).path_for(title, version),
+                "name": title,
+                "version": version,
+                "max_batch": max_batch,
+                "backends": list(backends) or None,
+                "progress": tell,
+            }
+            if asked.cosine is not None:
+                build_near(read, fidelity=asked, promise=Promise(asked.share), **how)
+            else:
+                report = build_folder(read, **how)
+                if read.about.task is Task.EMBED and given.samples is not None:
+                    warnings.warn(f"it is computed in full precision: {DECLARE}", stacklevel=2)
+                elif given.samples is not None:
+                    _learn(report.directory, given.samples, asked.share, Task.CLASSIFY, tell)
             _note(folder, title, version).write_text(found.hexdigest())
     finally:
         torch.set_num_threads(threads)

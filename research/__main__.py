@@ -20,6 +20,7 @@ PARTS = {
     "locality": "gati.command",
     "drift": "gati.command",
     "load": "gati.command",
+    "vectors": "vectors",
     "scheduler": "overhead.command",
     "queries": "gati.command",
     "queries-live": "gati.command",

@@ -24,18 +24,20 @@ from latebind.cli.sources import (
 )
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Task, TensorSpec
-from latebind.folders.build import NO_DATA, build_folder, data_of, read_folder
+from latebind.folders.build import NO_DATA, build_folder, build_near, check_fidelity, data_of, read_folder
 from latebind.folders.files import is_folder
 from latebind.folders.hub import folder_name
 from latebind.folders.rows import LABEL, TEXT
 from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
-from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
+from latebind.learned.promise import ANSWERS, CACHE_BYTES, Fidelity, Promise
 from latebind.learned.samples import Samples, check_task, doubt
+from latebind.learned.vectors import DECLARE, certify
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
 from latebind.program.lengths import input_specs
 from latebind.program.measure import with_batch
+from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 from latebind.sequence.build import build_sequence
@@ -43,6 +45,7 @@ from latebind.sequence.export import TOKENS, is_sequence
 from latebind.server.limits import too_large_a_row
 
 ALL = "all"
+FULL = "full: no backend of lower precision is quicker here and stays as near, so every vector is the network's own"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,13 @@ class Promised:
 
     PANEL: ClassVar = "What learned caches promise"
 
-    fidelity: Annotated[float, typer.Option(help="Share of answers that must equal the base model's.")] = 0.97
+    fidelity: Annotated[
+        str,
+        typer.Option(
+            help="Share of answers that must equal the base model's. Of an embedding cosine:0.99@0.97: so that of 97 % "
+            "of its vectors the cosine to the full network's is at least 0.99; it is computed in fewer bits then."
+        ),
+    ] = "0.97"
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95
     answers: Annotated[
         int,
@@ -67,7 +76,11 @@ class Promised:
     def promise(self) -> Promise:
         """Return the promise. Raises `ConfigError` for one that cannot be kept."""
         most = in_bytes("--memory", self.memory, 1e6)
-        return Promise(self.fidelity, self.confidence, most, answers=self.answers or None)
+        return Promise(self.asked().share, self.confidence, most, answers=self.answers or None)
+
+    def asked(self) -> Fidelity:
+        """Return the fidelity. Raises `ConfigError` for what is none."""
+        return Fidelity.read(self.fidelity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +330,11 @@ def _module(building: Building) -> dict[str, object]:
     """Build what a function returns, with learned caches where there is data."""
     made, rows, title = building.made, building.rows, building.title
     check_task(rows.task)
+    if building.promised.asked().cosine is not None:
+        raise ConfigError(
+            f"--fidelity {building.promised.asked()}: a cosine is promised of embeddings in folders as Hugging Face "
+            "saves them; build another module that answers with vectors with --tolerance, then run `latebind calibrate`"
+        )
     network = load_module(made.module, made.weights)
     examples, varying = example_inputs(made.inputs or (), made.dims or (), seed=building.seed)
     given = {name: (str(some.dtype).removeprefix("torch."), some.shape[1:]) for name, some in examples.items()}
@@ -380,14 +398,21 @@ def _folder(building: Building) -> dict[str, object]:
     with progress(f"building {title}") as tell:
         tell("reading the folder", 0.0)
         folder = read_folder(made.module, task=rows.task, dims=tuple(read_dims(made.dims or ()).values()))
-        about = folder.about
+        about, fidelity = folder.about, building.promised.asked()
+        embeds = about.task is Task.EMBED
+        check_fidelity(folder, fidelity, has_data=bool(rows.data))
         _check_size(title, folder.specs(), building.how["max_batch"])
         data = NO_DATA
         if rows.data:
             tell("reading the data", 0.0)
             columns = {"text_column": rows.text_column, "label_column": rows.label_column}
             data = data_of(folder, Path(rows.data), **columns, seed=building.seed)
-        built = build_folder(folder, data=data, progress=tell, **building.stages, **building.how)
+        making = {"data": data, "progress": tell, **building.stages, **building.how}
+        near, refused = None, ""
+        if fidelity.cosine is None:
+            built = build_folder(folder, **making)
+        else:
+            built, near, refused = build_near(folder, fidelity=fidelity, promise=building.promised.promise(), **making)
     takes = ", ".join(each.name + " (optional)" * each.optional for each in about.raw)
     said = [
         ("task", f"{about.task}, of {takes}"),
@@ -396,6 +421,11 @@ def _folder(building: Building) -> dict[str, object]:
     ]
     show_pairs(f"{title} version {made.version}", said)
     figures: dict[str, object] = {"program": said, "caches": None, "variants": None, "composition": None}
+    if embeds and data.samples is not None:
+        shown = near.rows() if near is not None else [("precision", DECLARE if fidelity.cosine is None else FULL)]
+        shown += [("warning", refused)] if refused else []
+        show_pairs(f"vectors for fidelity {fidelity}", shown)
+        return figures | {"vectors": shown}
     if data.samples is not None:
         figures |= building.add_caches(data.samples, Task.CLASSIFY)
     return figures
@@ -456,9 +486,17 @@ def calibrate(
     Example: `latebind calibrate models --model resnet56 --data recent.npz --fidelity 0.99`
     """
     with reporting(), progress("calibrating") as tell:
-        promise = promised.promise()
+        promise, fidelity = promised.promise(), promised.asked()
         directory = ModelDirectory.open(*find_models(repository, [model]))
         _, held_out = samples_for(directory, data, data_option, seed=seed)
+        if fidelity.cosine is not None or read_model(directory).about.task is Task.EMBED:
+            _, near = certify(directory, held_out, fidelity, promise, threads=threads)
+            if near is not None and not near.kept:
+                raise ConfigError(f"{model}: {near.said}: nothing was changed; build it again, or ask for less")
+            shown = near.rows() if near is not None else [("precision", FULL)]
+            show_pairs(f"vectors for fidelity {fidelity}", shown)
+            save(json_file, shown)
+            return
         report = recalibrate(
             directory,
             held_out,

@@ -14,7 +14,8 @@ from latebind.batching.costs import Estimate
 from latebind.cli.console import Row, console, in_order, milliseconds, percent, reporting, save, show
 from latebind.cli.options import JsonFile
 from latebind.domain.errors import ConfigError, QueryError, RepositoryError
-from latebind.learned.stored import read_accuracies, read_accuracy, read_caches
+from latebind.learned.stored import StoredCaches, read_accuracies, read_accuracy, read_caches
+from latebind.learned.vectors import read_nearness
 from latebind.preprocessing.settings import reads_as
 from latebind.program.measure import profiled_sizes
 from latebind.program.stored import read_model, read_profile
@@ -100,10 +101,18 @@ def _model(directory: ModelDirectory) -> Row:
         "a batch": "" if not spec.dims else "of one size" if spec.one_size else "packed" if spec.packs else "padded",
         WEIGHTS: f"{costs.weight_bytes / 1e6:.2f}",
         "exits after": " ".join(str(cache.stage) for cache in caches.lookups) if caches and caches.lookups else "none",
-        "fidelity": f"at least {caches.lower:.3f}" if caches and caches.lookups else "",
+        "fidelity": _promised(directory, caches),
         "accuracy": str(read_accuracy(directory) or ""),
         MACHINE: f"{profile.hardware.cpu}, threads: {profile.hardware.threads}",
     }
+
+
+def _promised(directory: ModelDirectory, caches: StoredCaches | None) -> str:
+    """Return what is promised of the answers of a model, "" where they are its network's own in full precision."""
+    if caches and caches.lookups:
+        return f"at least {caches.lower:.3f}"
+    near = read_nearness(directory)
+    return "" if near is None else f"at least {near.lower:.3f} within cosine {near.cosine:g}"
 
 
 def _stages(directory: ModelDirectory) -> list[Row]:

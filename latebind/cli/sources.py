@@ -17,10 +17,10 @@ from safetensors.torch import load_model
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, LatebindError
-from latebind.domain.model import ITEM_BYTES, TensorSpec
+from latebind.domain.model import ITEM_BYTES, Media, Task, TensorSpec
 from latebind.domain.sizes import Dim, Size
 from latebind.domain.wording import instead
-from latebind.folders.rows import Labelled, is_raw, parts_of, read_labelled, read_samples
+from latebind.folders.rows import Labelled, is_raw, parts_of, read_labelled, read_samples, read_texts
 from latebind.learned.samples import Rows, Samples
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.program.declared import Declared, declared
@@ -235,6 +235,9 @@ def samples_for(
     if not is_raw(data):
         return load_samples(data, given, seed=seed, inputs=model.inputs)
     _generator(seed)
+    if model.about.task is Task.EMBED and [each.media for each in model.about.raw] == [Media.TEXT]:
+        texts = Labelled({model.about.raw[0].name: read_texts(Path(data))})
+        return _prepared(directory, model, texts).halves(seed)
     labelled, samples = _raw_samples(directory, model, data)
     return parts_of(samples, labelled, seed=seed)
 
@@ -258,8 +261,12 @@ def _raw_samples(directory: ModelDirectory, model: StoredModel, data: str) -> tu
             f"--data {data}: {model.name} is no classifier of texts, pictures or sounds: give an .npz file"
         )
     labelled = read_labelled(Path(data), model.about.raw[0].media, model.about.labels)
+    return labelled, _prepared(directory, model, labelled)
+
+
+def _prepared(directory: ModelDirectory, model: StoredModel, rows: Labelled) -> Samples:
     preprocessor = open_preprocessor(directory, model.about)
-    return labelled, read_samples(preprocessor, labelled, [spec.name for spec in model.inputs])[0]
+    return read_samples(preprocessor, rows, [spec.name for spec in model.inputs])[0]
 
 
 def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array], Array | None]:

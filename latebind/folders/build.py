@@ -11,20 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.errors import ConfigError, ExportError
-from latebind.domain.model import About, Task, TensorSpec
+from latebind.domain.model import About, Media, Task, TensorSpec
 from latebind.domain.sizes import Dim
 from latebind.folders.files import CONFIG, Taken, taken
 from latebind.folders.hub import local_folder
 from latebind.folders.networks import Network, configuration, kind_of, load_network, quietly, task_of
 from latebind.folders.reading import Reading, reading_of
-from latebind.folders.rows import LABEL, TEXT, parts_of, read_labelled, read_samples, read_texts
+from latebind.folders.rows import LABEL, TEXT, Labelled, parts_of, read_labelled, read_samples, read_texts
 from latebind.folders.sequences import SequenceNetwork, example_tokens
 from latebind.folders.tasks import LOGITS, activation_of, around, labels_of
 from latebind.folders.writing import tokens_of, writing_of
+from latebind.learned.promise import Fidelity, Promise
 from latebind.learned.samples import Samples
+from latebind.learned.vectors import Nearness, certify
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, Stored
+from latebind.program.backends import BACKENDS
 from latebind.program.build import BuildReport, build_program
 from latebind.program.export import dtype_name, runner
 from latebind.program.lengths import input_specs
@@ -195,6 +198,43 @@ def build_folder(
     return report
 
 
+def check_fidelity(folder: Folder, fidelity: Fidelity, *, has_data: bool) -> None:
+    """Raise `ConfigError` where a cosine is asked for that nothing can be promised of."""
+    if fidelity.cosine is None:
+        return
+    if folder.about.task is not Task.EMBED:
+        told = f"a cosine is promised of embeddings, and {folder.shown} is for {folder.about.task}"
+    elif not has_data:
+        told = "a cosine is shown on data like the texts to come: give a file of them (--data)"
+    else:
+        return
+    raise ConfigError(f"fidelity {fidelity}: {told}")
+
+
+def build_near(
+    folder: Folder, *, data: Data, fidelity: Fidelity, promise: Promise, **how: Any
+) -> tuple[BuildReport, Nearness | None, str]:
+    """Build an embedding on the quickest backend on which its vectors are shown to stay as near as `fidelity` says.
+
+    Backends of lower precision are tried up to the distance that it allows. If what is taken is not shown on the rows
+    of `data` to keep it, others are built for. Returns what was shown, None in full precision, and why something was
+    not taken, "" if it was. Raises what `build_folder` raises.
+    """
+    assert data.samples is not None
+    named = tuple(how.pop("backends", None) or BACKENDS)
+    tolerance, refused = how.pop("tolerance", None) or fidelity.apart, list[str]()
+    while True:
+        report = build_folder(folder, data=data, backends=named, tolerance=tolerance, **how)
+        _, found = certify(report.directory, data.samples[1], fidelity, promise, threads=how.get("threads", 1))
+        if found is None or found.kept:
+            return report, found, "; ".join(refused)
+        refused.append(f"{report.backend} is not taken: {found.said}")
+        named = tuple(name for name in named if name != report.backend)
+        if not named:
+            shutil.rmtree(report.directory.path)
+            raise ExportError(f"{folder.shown}: {refused[-1]}: ask for less, or leave --backend out")
+
+
 def worst_error(folder: Folder, directory: ModelDirectory) -> float:
     """Return by how much answers to the trial inputs differ from those of network and processor of the folder."""
     trials = folder.reading.trials
@@ -217,8 +257,15 @@ def data_of(folder: Folder, path: Path, *, text_column: str = TEXT, label_column
     if about.task is Task.GENERATE:
         tokens, cut = tokens_of(folder.preprocessor, read_texts(path, text_column=text_column))
         return Data(None, tokens, (cut,) if cut else ())
+    if about.task is Task.EMBED and about.raw[0].media is Media.TEXT:
+        some = Labelled({about.raw[0].name: read_texts(path, text_column=text_column)})
+        samples, cut = read_samples(folder.preprocessor, some, list(folder.reading.inputs))
+        return Data(samples.halves(seed), (), (cut,) if cut else ())
     if about.task is not Task.CLASSIFY:
-        raise ConfigError(f"--data: learned caches answer for classifiers, and {folder.shown} is for {about.task}")
+        raise ConfigError(
+            f"--data: it is of use for classifiers and for embeddings of texts, and {folder.shown} is for {about.task} "
+            f"of {about.raw[0].media}"
+        )
     labelled = read_labelled(path, about.raw[0].media, about.labels, text_column=text_column, label_column=label_column)
     samples, cut = read_samples(folder.preprocessor, labelled, list(folder.reading.inputs))
     return Data(parts_of(samples, labelled, seed=seed), (), (cut,) if cut else ())

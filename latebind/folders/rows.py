@@ -34,10 +34,10 @@ WORDS = {Media.PICTURE: "pictures", Media.SOUND: "sounds"}
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Raw rows by input, each as many, the classes that they are of, by number, and what each is for, if it is told."""
+    """Raw rows by input, each as many, and, if it is told, the classes that they are of, by number, and their use."""
 
     raw: Mapping[str, Sequence[Raw]]
-    labels: Sequence[int]
+    labels: Sequence[int] = ()
     splits: Sequence[object] = ()
 
 
@@ -68,18 +68,18 @@ def read_labelled(
 
 
 def read_samples(preprocessor: Preprocessor, labelled: Labelled, inputs: Sequence[str]) -> tuple[Samples, str]:
-    """Return labelled rows as these inputs of a model, and what to tell of those that were cut to fit, "" if none was.
+    """Return rows as these inputs of a model, and what to tell of those that were cut to fit, "" if none was.
 
     Raises `LatebindError` for what cannot be read.
     """
     rows = list[Prepared]()
-    for begin in range(0, len(labelled.labels), AT_ONCE):
+    for begin in range(0, min(map(len, labelled.raw.values())), AT_ONCE):
         some = {name: each[begin : begin + AT_ONCE] for name, each in labelled.raw.items()}
         rows += preprocessor.prepare(some, truncate=True)
     cut = sum(row.cut > 0 for row in rows)
     made = {name: [torch.from_numpy(row.tensors[name]) for row in rows] for name in inputs}
     told = f"{cut} of {len(rows)} are cut to the longest that the model reads" if cut else ""
-    return Samples(made, torch.tensor(labelled.labels)), told
+    return Samples(made, torch.tensor(labelled.labels) if labelled.labels else None), told
 
 
 def parts_of(samples: Samples, labelled: Labelled, *, seed: int) -> tuple[Samples, Samples]:

@@ -1,4 +1,4 @@
-"""What the user asks of learned caches: a fidelity, the confidence it is shown with, and limits on memory and time.
+"""What the user asks of cheaper answers: a fidelity, the confidence it is shown with, and limits on memory and time.
 
 Two bounds on future wrong answers, from the wrong answers among held-out samples, answer two questions:
 1. Which share of all answers that there could be is wrong? Clopper and Pearson (1934).
@@ -13,7 +13,8 @@ import os
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
+from math import inf, sqrt
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ MOST_ANSWERS = 10**8  # beyond this, rounding errors would show, and the bound n
 
 CACHE_BYTES = 8_000_000
 ANSWERS = 2_000  # next answers that fidelity is promised for: about as many as there are samples to show it
+OF_VECTORS = "cosine:0.99@0.97"
 USUAL_TAIL = 1.05  # kept without being asked for, unless that makes the mean latency much longer
 
 
@@ -86,6 +88,51 @@ def _log_choose(n: float, k: NDArray[np.float64] | float) -> NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class Fidelity:
+    """Which `share` of answers must count as the base model's, and which of them do.
+
+    Without a `cosine` an answer counts that is greatest at the same class. With one, answers are vectors, and those
+    count whose angle to the base model's vector has at least that cosine. Raises `ConfigError` for what is neither.
+    """
+
+    share: float = 0.97
+    cosine: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.share <= 1.0:
+            raise ConfigError(
+                f"fidelity {self.share} is not above 0 and at most 1: give the share of equal answers, as 0.97"
+            )
+        if self.cosine is not None and not 0.0 < self.cosine < 1.0:
+            raise ConfigError(f"fidelity within a cosine of {self.cosine}: give one between 0 and 1, as {OF_VECTORS}")
+
+    @classmethod
+    def read(cls, text: str | float) -> Self:
+        """Return what a text such as `0.97` or `cosine:0.99@0.97` asks for; raises `ConfigError` for any other."""
+        measure, _, rest = str(text).rpartition(":")
+        cosine, _, share = rest.rpartition("@")
+        try:
+            if (measure, bool(cosine)) == ("", False):
+                return cls(float(share))
+            if (measure, bool(cosine)) == ("cosine", True):
+                return cls(float(share), float(cosine))
+        except ValueError:
+            pass
+        raise ConfigError(
+            f"fidelity {text!r:.60}: give a share of equal answers, as 0.97, or of vectors within a cosine, as "
+            f"{OF_VECTORS}. That the order of a list stays cannot be promised: its rows are answered one by one"
+        )
+
+    @property
+    def apart(self) -> float:
+        """How far vectors of length 1 are apart that just count; 0 without a `cosine`."""
+        return 0.0 if self.cosine is None else sqrt(2.0 - 2.0 * self.cosine)
+
+    def __str__(self) -> str:
+        return f"{self.share:g}" if self.cosine is None else f"cosine:{self.cosine:g}@{self.share:g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Promise:
     """The settings that learned caches are chosen and calibrated for. Raises `ConfigError` if one makes no sense.
 
@@ -107,10 +154,7 @@ class Promise:
     lasting: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.fidelity <= 1.0:
-            raise ConfigError(
-                f"fidelity {self.fidelity} is not above 0 and at most 1: give the share of equal answers, as 0.97"
-            )
+        Fidelity(self.fidelity)
         if not 0.0 < self.confidence < 1.0:
             raise ConfigError(f"confidence {self.confidence} is not between 0 and 1: give a share, as 0.95")
         if self.answers is not None and not 1 <= self.answers <= MOST_ANSWERS:

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import beta, binom
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.promise import Promise, fidelity_bound, most_wrong, samples_needed, upper_bound
+from latebind.learned.promise import Fidelity, Promise, fidelity_bound, most_wrong, samples_needed, upper_bound
 
 
 def missed(samples: int, answers: int, *, target: float, asked: int | None) -> float:
@@ -70,3 +70,36 @@ def test_the_samples_needed_are_enough_and_one_less_is_not(answers: int | None) 
 def test_a_promise_without_sense_is_refused(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         Promise(**given)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("0.97", Fidelity(0.97)), (0.9, Fidelity(0.9)), ("1", Fidelity(1.0)), ("cosine:0.99@0.97", Fidelity(0.97, 0.99))],
+)
+def test_a_fidelity_is_a_share_of_answers_or_of_vectors_within_a_cosine(text: str | float, found: Fidelity) -> None:
+    assert Fidelity.read(text) == found
+    assert Fidelity.read(str(found)) == found
+
+
+@pytest.mark.parametrize("text", ["", "much", "cosine:0.99", "cosine:0.99@", "0.99@0.97", "dot:0.9@0.9", "top3@0.97"])
+def test_what_is_no_fidelity_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"as 0\.97, or of vectors within a cosine, as cosine:0\.99@0\.97"):
+        Fidelity.read(text)
+
+
+@pytest.mark.parametrize("text", ["nan", "0", "1.01", "cosine:0.99@1.5", "cosine:0.99@nan"])
+def test_shares_are_above_0_and_at_most_1(text: str) -> None:
+    with pytest.raises(ConfigError, match="above 0 and at most 1"):
+        Fidelity.read(text)
+
+
+@pytest.mark.parametrize("cosine", ["1", "0", "-0.5", "nan"])
+def test_cosines_are_between_0_and_1(cosine: str) -> None:
+    with pytest.raises(ConfigError, match="give one between 0 and 1"):
+        Fidelity.read(f"cosine:{cosine}@0.97")
+
+
+def test_vectors_that_just_count_are_as_far_apart_as_the_fidelity_says() -> None:
+    angle = np.arccos(0.99)
+    one, other = np.array([1.0, 0.0]), np.array([np.cos(angle), np.sin(angle)])
+    assert Fidelity(0.97, 0.99).apart == pytest.approx(float(np.linalg.norm(one - other)))

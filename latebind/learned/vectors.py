@@ -1,0 +1,188 @@
+"""Embeddings in less than full precision: whether their vectors stay as near as declared, and what that means.
+
+No learned caches stand in such a model. Its vectors follow from its last block: behind the fifth of the six blocks of
+all-MiniLM-L6-v2 predictors come within a cosine of 0.99 for 2 texts in 1,000 (`python -m research vectors`). What is
+cheaper is the whole network in fewer bits, and nobody but the user knows how far a vector may move.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.model import ModelSpec
+from latebind.learned.activations import batches
+from latebind.learned.promise import OF_VECTORS, Fidelity, Promise, over
+from latebind.learned.samples import NO_SAMPLES, Samples, check_answers
+from latebind.program.backends import BACKENDS, exact_backends
+from latebind.program.load import load_program
+from latebind.program.measure import interleaved
+from latebind.program.program import Program
+from latebind.repository.directory import ModelDirectory, json_bytes
+
+NEARNESS = "nearness.json"
+NEAREST = 10  # neighbours that retrieval returns
+MOST_TEXTS = 2_000  # among which neighbours are sought
+ROUNDS = 9  # of both networks on one row
+TIMED = 21  # rows of lengths over the whole range, on which both networks are timed
+DECLARE = (
+    f"nobody but you knows how far its vectors may move: declare it (--fidelity {OF_VECTORS}: 97 % of them within a "
+    "cosine of 0.99 of the full network's), and it is computed in fewer bits where that is quicker and the data shows it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """How near the vectors of a model are to those in full precision, on held-out `samples`.
+
+    The share `within` the `cosine` was asked to be `target`; it is at least `lower` with `confidence`, of the next
+    `answers` (None: of all that there could be). `mean` and `least` are of the cosines. `recall` is the share of the
+    `NEAREST` neighbours of a sample among the others that are the same by both networks. Seconds are at batch 1.
+    """
+
+    cosine: float
+    target: float
+    within: float
+    lower: float
+    confidence: float
+    answers: int | None
+    samples: int
+    mean: float
+    least: float
+    recall: float
+    seconds: float
+    seconds_full: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the samples show what was asked for."""
+        return self.lower >= self.target
+
+    @property
+    def said(self) -> str:
+        """The share that was shown, in words."""
+        return (
+            f"{self.within:.4f} of {self.samples} held-out samples within a cosine of {self.cosine:g} of the full "
+            f"network's vector, with {self.confidence:.0%} confidence at least {self.lower:.4f}{over(self.answers)} "
+            f"(target {self.target:g})"
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return label and text of each line of the report."""
+        return [
+            ("fidelity", self.said),
+            ("cosines", f"{self.mean:.5f} in the mean, {self.least:.4f} at the least"),
+            (
+                f"recall@{NEAREST}",
+                f"{self.recall:.4f}: of a sample's {NEAREST} nearest among {min(self.samples, MOST_TEXTS)}, this share "
+                "is among those by the full network",
+            ),
+            (
+                "latency",
+                f"{self.seconds * 1e3:.2f} ms instead of {self.seconds_full * 1e3:.2f} ms at batch 1, "
+                f"{self.seconds_full / self.seconds:.2f} times less",
+            ),
+        ]
+
+
+def check_vectors(spec: ModelSpec) -> None:
+    """Raise `ConfigError` for a model whose answer is no vector: one output `(B, D) float32`."""
+    if [(out.dtype, len(out.shape)) for out in spec.outputs] != [("float32", 1)] or spec.outputs[0].shape[0] < 2:
+        raise ConfigError(f"{spec.name} does not answer with one vector of float32 a row: a cosine is of vectors")
+
+
+def certify(
+    directory: ModelDirectory, held_out: Samples, fidelity: Fidelity, promise: Promise, *, threads: int = 1
+) -> tuple[ModelDirectory, Nearness | None]:
+    """Compare the vectors of a model with those in full precision, and write what the samples show if that is enough.
+
+    Returns the directory as it then is; None where the model computes in full precision, which needs no showing.
+    Raises `ConfigError` for samples that the model does not take, too few of them, and a model without vectors.
+    """
+    if fidelity.cosine is None:
+        raise ConfigError(f"{directory.path.parent.name} answers with vectors: {DECLARE}")
+    program = load_program(directory, threads=threads)
+    check_vectors(program.spec)
+    if BACKENDS[program.backend].exact:
+        return (directory.write_files({}, remove=[NEARNESS]) if NEARNESS in directory.files else directory), None
+    rows = held_out.ordered(program.spec.inputs, program.spec.dims)
+    if not len(rows):
+        raise ConfigError(NO_SAMPLES)
+    if not promise.can_show(len(rows)):
+        raise ConfigError(promise.not_shown(len(rows)))
+    full = load_program(directory, threads=threads, backend=exact_backends()[-1])  # the last one is the quickest
+    vectors, wanted = (check_answers(vectors_of(each, rows)) for each in (program, full))
+    cosines = cosines_of(vectors, wanted)
+    wrong = int((cosines < fidelity.cosine).sum())
+    found = Nearness(
+        fidelity.cosine,
+        fidelity.share,
+        1.0 - wrong / len(rows),
+        promise.lower_bound(wrong, len(rows)),
+        promise.confidence,
+        promise.answers,
+        len(rows),
+        float(cosines.mean()),
+        float(cosines.min()),
+        recall(vectors[:MOST_TEXTS], wanted[:MOST_TEXTS]),
+        *_seconds([program, full], rows),
+    )
+    return (directory.write_files({NEARNESS: json_bytes(found)}) if found.kept else directory), found
+
+
+def read_nearness(directory: ModelDirectory) -> Nearness | None:
+    """Return what `certify` wrote, None where nothing was certified; raises `RepositoryError`."""
+    if NEARNESS not in directory.files:
+        return None
+    found = directory.read_json(NEARNESS, Nearness)
+    shares = (found.cosine, found.target, found.within, found.lower, found.confidence, found.recall)
+    if not all(0.0 <= share <= 1.0 for share in shares) or found.samples < 1:
+        raise RepositoryError(f"{directory.path / NEARNESS} has figures that nobody can have measured: build it again")
+    return found
+
+
+def vectors_of(program: Program, samples: Samples) -> Tensor:
+    """Return the answers `(N, D) float32` to samples, which must be `ordered`."""
+    found = torch.empty(len(samples), *program.spec.outputs[0].shape)
+    with torch.inference_mode():
+        for places, batch in batches(samples):
+            found[places] = program.run(*batch)[0]
+    return found
+
+
+def cosines_of(vectors: Tensor, others: Tensor) -> NDArray[np.float64]:
+    """Return the cosine `(N,)` of the angle between each two vectors; 0 where one of them is nothing."""
+    found: NDArray[np.float64] = functional.cosine_similarity(vectors.double(), others.double(), dim=1).numpy()
+    return found
+
+
+def recall(vectors: Tensor, others: Tensor, most: int = NEAREST) -> float:
+    """Return which share of the `most` nearest neighbours by cosine, `(N, D)` each, are the same by both vectors."""
+    count = min(most, len(vectors) - 1)
+    if count < 1:
+        return 1.0
+    near = [_nearest(each, count) for each in (vectors, others)]
+    return float((near[0][:, :, None] == near[1][:, None, :]).any(2).double().mean())
+
+
+def _nearest(vectors: Tensor, count: int) -> Tensor:
+    """Return the places `(N, count)` of the nearest neighbours of each vector, itself left out."""
+    rows = functional.normalize(vectors.double(), dim=1)
+    return (rows @ rows.T).fill_diagonal_(-torch.inf).topk(count, dim=1).indices
+
+
+def _seconds(programs: Sequence[Program], samples: Samples) -> list[float]:
+    """Return the mean seconds of each program at batch 1, over samples of lengths from the shortest to the longest."""
+    rows = [samples.batch(torch.tensor([row])) for row in samples.at_quantiles(np.linspace(0.02, 0.98, TIMED).tolist())]
+    found = list[list[float]]()
+    for row in rows:
+        calls = {str(number): partial(program.run, *row) for number, program in enumerate(programs)}
+        found.append([median(seconds) for seconds in interleaved(calls, ROUNDS).values()])
+    return [fmean(each) for each in zip(*found, strict=True)]

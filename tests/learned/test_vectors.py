@@ -1,0 +1,181 @@
+"""Embeddings in fewer bits: near to full precision on held-out rows and promised so, or computed in full precision."""
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from typer.testing import CliRunner
+
+from latebind.cli.main import app
+from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.folders.build import build_near, data_of, read_folder
+from latebind.hosting import build_folder_once
+from latebind.learned.promise import Fidelity, Promise
+from latebind.learned.samples import Samples
+from latebind.learned.vectors import NEARNESS, Nearness, certify, cosines_of, read_nearness, recall, vectors_of
+from latebind.program.backends import exact_backends
+from latebind.program.build import build_program
+from latebind.program.load import load_program
+from latebind.repository.directory import ModelDirectory, json_bytes
+from tests.folders.making import CASES, add_modules, save, texts
+
+INT8 = "openvino-int8"
+needs_int8 = pytest.mark.skipif("openvino" not in exact_backends(), reason="OpenVINO is not installed")
+ROWS = torch.randn(400, 64, generator=torch.Generator().manual_seed(0))
+ASKED, PROMISE = Fidelity(0.97, 0.99), Promise(0.97)
+
+
+class Encoder(nn.Module):
+    """Vectors of length 1 out of two wide layers, which eight bits do not answer exactly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 256))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map `(B, 64)` to `(B, 256)`."""
+        return functional.normalize(self.layers(x), dim=-1)
+
+
+def built(folder: Path, backend: str, module: nn.Module | None = None) -> ModelDirectory:
+    return build_program(
+        (module or Encoder()).eval(),
+        {"x": ROWS[:4]},
+        directory=folder / "m" / "1",
+        name="m",
+        backends=[backend],
+        tolerance=None if backend == "eager" else 0.5,
+        max_batch=4,
+    ).directory
+
+
+def test_cosines_and_neighbours_are_those_of_a_count_by_hand() -> None:
+    vectors = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    turned = vectors @ torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    np.testing.assert_allclose(cosines_of(vectors, 3 * vectors), 1.0)
+    np.testing.assert_allclose(cosines_of(vectors, turned), [0.0, 0.18 / 0.82, 0.0, 0.18 / 0.82])
+    assert recall(vectors, vectors, 1) == 1.0
+    swapped = vectors[[0, 2, 1, 3]]  # the nearest one of each is another now
+    assert recall(vectors, swapped, 1) == 0.0
+    assert recall(vectors, swapped, 3) == 1.0
+    assert recall(vectors[:1], swapped[:1]) == 1.0
+
+
+def test_a_network_in_full_precision_needs_no_showing(tmp_path: Path) -> None:
+    directory = built(tmp_path, "eager")
+    after, found = certify(directory, Samples((ROWS,)), ASKED, PROMISE)
+    assert found is None
+    assert after.files == directory.files
+    assert read_nearness(after) is None
+
+
+@needs_int8
+def test_what_held_out_rows_show_of_eight_bits_is_written_and_counted_rightly(tmp_path: Path) -> None:
+    directory = built(tmp_path, INT8)
+    after, found = certify(directory, Samples({"x": ROWS}), ASKED, PROMISE)
+    assert found is not None
+    own, full = (vectors_of(load_program(directory, backend=name), Samples((ROWS,))) for name in (INT8, "eager"))
+    cosines = cosines_of(own, full)
+    assert 1e-6 < 1.0 - cosines.mean() < 0.01
+    assert found.within == pytest.approx((cosines >= 0.99).mean())
+    assert found.mean == pytest.approx(cosines.mean(), abs=1e-6)
+    assert found.lower == PROMISE.lower_bound(int((cosines < 0.99).sum()), len(ROWS)) >= 0.97
+    assert found.recall == pytest.approx(recall(own, full), abs=0.01)
+    assert read_nearness(ModelDirectory.open(after.path)) == found
+    assert "at least" in dict(found.rows())["fidelity"]
+
+
+@needs_int8
+def test_what_is_not_shown_is_not_written(tmp_path: Path) -> None:
+    directory = built(tmp_path, INT8)
+    after, found = certify(directory, Samples((ROWS,)), Fidelity(0.97, 0.9999999), PROMISE)
+    assert found is not None
+    assert not found.kept
+    assert NEARNESS not in after.files
+
+
+@needs_int8
+def test_bad_rows_and_models_without_vectors_are_refused(tmp_path: Path) -> None:
+    directory = built(tmp_path, INT8)
+    with pytest.raises(ConfigError, match="declare it"):
+        certify(directory, Samples((ROWS,)), Fidelity(0.97), PROMISE)
+    with pytest.raises(ConfigError, match="NaN"):
+        certify(directory, Samples((torch.full((400, 64), torch.nan),)), ASKED, PROMISE)
+    with pytest.raises(ConfigError, match="give more samples"):
+        certify(directory, Samples((ROWS[:20],)), ASKED, PROMISE)
+    with pytest.raises(ConfigError, match="no samples"):
+        certify(directory, Samples((ROWS[:0],)), ASKED, PROMISE)
+    number = built(tmp_path / "one", "eager", nn.Sequential(nn.Linear(64, 1)))
+    with pytest.raises(ConfigError, match="a cosine is of vectors"):
+        certify(number, Samples((ROWS,)), ASKED, PROMISE)
+
+
+def test_figures_that_nobody_can_have_measured_are_refused(tmp_path: Path) -> None:
+    directory = built(tmp_path, "eager")
+    found = Nearness(0.99, 0.97, 1.0, 0.99, 0.95, 2000, 400, 0.999, 0.99, 0.98, 1e-3, 2e-3)
+    assert read_nearness(directory.write_files({NEARNESS: json_bytes(found)})) == found
+    for wrong in (replace(found, lower=1.5), replace(found, samples=0)):
+        with pytest.raises(RepositoryError, match="nobody can have measured"):
+            read_nearness(directory.write_files({NEARNESS: json_bytes(wrong)}))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("vectors")
+    (place / "texts.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts(600)))
+    case, path = CASES["bert_mean"], place / "embeds"
+    reader = case.reader(**case.reads)
+    wide = {"hidden_size": 128, "intermediate_size": 256, "vocab_size": len(reader)}  # eight bits are of 128 at a time
+    save(case.model, case.config, {**case.settings, **wide}, path)
+    reader.save_pretrained(path)
+    add_modules(path, "mean")
+    return path
+
+
+@pytest.mark.slow
+@needs_int8
+def test_a_folder_is_built_in_eight_bits_only_where_its_vectors_stay_near(folder: Path, tmp_path: Path) -> None:
+    read = read_folder(str(folder))
+    data = data_of(read, folder.parent / "texts.jsonl")
+    how = {"directory": tmp_path / "m" / "1", "name": "m", "max_batch": 2, "backends": [INT8, "eager"]}
+    near = Fidelity(0.97, 0.9)
+    report, found, refused = build_near(read, data=data, fidelity=near, promise=PROMISE, **how)
+    if report.backend == INT8:  # where it is quicker than eager
+        assert found is not None
+        assert found.kept
+        assert read_nearness(report.directory) == found
+        assert not refused
+    report, found, refused = build_near(read, data=data, fidelity=Fidelity(0.97, 1.0 - 1e-9), promise=PROMISE, **how)
+    assert (report.backend, found) == ("eager", None)
+    assert read_nearness(report.directory) is None
+
+
+@pytest.mark.slow
+def test_an_embedding_without_a_declared_distance_is_built_in_full_precision_and_told_how_to_ask(
+    folder: Path, tmp_path: Path
+) -> None:
+    data = ["--data", str(folder.parent / "texts.jsonl")]
+    quick = ["--backend", "eager", "--max-batch", "2"]
+    done = CliRunner().invoke(app, ["build", str(folder), "--out", str(tmp_path / "models"), *quick, *data])
+    assert done.exit_code == 0, done.output
+    assert "declare it (--fidelity cosine:0.99@0.97" in " ".join(done.output.split())
+    again = ["calibrate", str(tmp_path / "models"), "--model", "embeds", *data]
+    done = CliRunner().invoke(app, again)
+    assert done.exit_code == 2
+    assert "declare it" in done.output
+    done = CliRunner().invoke(app, [*again, "--fidelity", "cosine:0.99@0.97"])
+    assert done.exit_code == 0, done.output
+    assert "every vector is the network's own" in " ".join(done.output.split())
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        build_folder_once(
+            str(folder), tmp_path / "served", data=folder.parent / "texts.jsonl", max_batch=2, backends=["eager"]
+        )
+    assert any("declare it" in str(one.message) for one in told)

@@ -33,7 +33,7 @@ from latebind.program.export import dtype_name, runner
 from latebind.program.lengths import input_specs
 from latebind.program.load import load_program
 from latebind.program.measure import with_batch
-from latebind.program.verify import relative_error
+from latebind.program.verify import DEFAULT_TOLERANCE, relative_error
 from latebind.repository.directory import ModelDirectory, json_bytes
 from latebind.sequence.build import build_sequence
 
@@ -222,13 +222,15 @@ def build_near(
     """
     assert data.samples is not None
     named = tuple(how.pop("backends", None) or BACKENDS)
-    tolerance, refused = how.pop("tolerance", None) or fidelity.apart, list[str]()
+    asked, refused = how.pop("tolerance", None), list[str]()
     while True:
-        report = build_folder(folder, data=data, backends=named, tolerance=tolerance, **how)
+        report = build_folder(folder, data=data, backends=named, tolerance=asked or fidelity.apart, **how)
         _, found = certify(report.directory, data.samples[1], fidelity, promise, threads=how.get("threads", 1))
-        if found is None or found.kept:
+        close = report.error <= (asked or DEFAULT_TOLERANCE)  # one that is to be exact is let off nothing
+        if found.kept if found is not None else close:
             return report, found, "; ".join(refused)
-        refused.append(f"{report.backend} is not taken: {found.said}")
+        why = found.said if found is not None else f"relative error {report.error:.1e} in full precision"
+        refused.append(f"{report.backend} is not taken: {why}")
         named = tuple(name for name in named if name != report.backend)
         if not named:
             shutil.rmtree(report.directory.path)

@@ -316,8 +316,9 @@ def build(
             "tolerance": compiled.tolerance,
             "threads": compiled.threads,
         }
-        Settings.checked(title, made.version, **how)
         promised.promise()
+        declared = compiled.tolerance or promised.asked().apart or None  # a distance allows what a tolerance does
+        Settings.checked(title, made.version, **(how | {"tolerance": declared}))
         training.kinds()
         how |= {"directory": path, "name": title, "version": made.version}
         building = Building(made, rows, training, promised, stages, how, seed)

@@ -35,7 +35,7 @@ ROUNDS = 9  # of both networks on one row
 TIMED = 21  # rows of lengths over the whole range, on which both networks are timed
 DECLARE = (
     f"nobody but you knows how far its vectors may move: declare it (--fidelity {OF_VECTORS}: 97 % of them within a "
-    "cosine of 0.99 of the full network's), and it is computed in fewer bits where that is quicker and the data shows it"
+    "cosine of 0.99 of the full network's), and it is computed in fewer bits where data shows it and it is quicker"
 )
 
 
@@ -113,9 +113,9 @@ def certify(
     check_vectors(program.spec)
     if BACKENDS[program.backend].exact:
         return (directory.write_files({}, remove=[NEARNESS]) if NEARNESS in directory.files else directory), None
-    rows = held_out.ordered(program.spec.inputs, program.spec.dims)
-    if not len(rows):
+    if not len(held_out):
         raise ConfigError(NO_SAMPLES)
+    rows = held_out.ordered(program.spec.inputs, program.spec.dims)
     if not promise.can_show(len(rows)):
         raise ConfigError(promise.not_shown(len(rows)))
     full = load_program(directory, threads=threads, backend=exact_backends()[-1])  # the last one is the quickest
@@ -161,12 +161,12 @@ def vectors_of(program: Program, samples: Samples) -> Tensor:
 
 
 def vectors_together(program: Program, samples: Samples) -> Tensor:
-    """Return the answers `(N, D) float32` to samples of any length, some in a batch that is filled up to the longest."""
+    """Return the answers `(N, D) float32` to samples of any length, in batches that are filled up to the longest."""
     assert isinstance(samples.inputs, tuple)
     assert samples.lengths is not None
     found = list[Tensor]()
     with torch.inference_mode():
-        for some in torch.arange(len(samples)).split(min(BATCH, program.spec.max_batch)):
+        for some in torch.split(torch.arange(len(samples)), min(BATCH, program.spec.max_batch)):
             inputs = list[Tensor]()
             for spec, part in zip(program.spec.inputs, samples.inputs, strict=True):
                 rows = [part[int(row)][None] for row in some]

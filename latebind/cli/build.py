@@ -317,7 +317,7 @@ def build(
             "threads": compiled.threads,
         }
         promised.promise()
-        declared = compiled.tolerance or promised.asked().apart or None  # a distance allows what a tolerance does
+        declared = compiled.tolerance or promised.asked().tolerance  # a distance allows what a tolerance does
         Settings.checked(title, made.version, **(how | {"tolerance": declared}))
         training.kinds()
         how |= {"directory": path, "name": title, "version": made.version}

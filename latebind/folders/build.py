@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,19 +216,19 @@ def build_near(
 ) -> tuple[BuildReport, Nearness | None, str]:
     """Build an embedding on the quickest backend on which its vectors are shown to stay as near as `fidelity` says.
 
-    Backends of lower precision are tried up to the distance that it allows. If what is taken is not shown on the rows
-    of `data` to keep it, others are built for. Returns what was shown, None in full precision, and why something was
+    Backends of lower precision are tried too. If what is taken is not shown on the rows of `data` to keep it, others
+    are built for. Returns what was shown, None in full precision, and why something was
     not taken, "" if it was. Raises what `build_folder` raises.
     """
     assert data.samples is not None
     named = tuple(how.pop("backends", None) or BACKENDS)
     asked, refused = how.pop("tolerance", None), list[str]()
     while True:
-        report = build_folder(folder, data=data, backends=named, tolerance=asked or fidelity.apart, **how)
-        _, found = certify(report.directory, data.samples[1], fidelity, promise, threads=how.get("threads", 1))
+        report = build_folder(folder, data=data, backends=named, tolerance=asked or fidelity.tolerance, **how)
+        after, found = certify(report.directory, data.samples[1], fidelity, promise, threads=how.get("threads", 1))
         close = report.error <= (asked or DEFAULT_TOLERANCE)  # one that is to be exact is let off nothing
         if found.kept if found is not None else close:
-            return report, found, "; ".join(refused)
+            return replace(report, directory=after), found, "; ".join(refused)
         why = found.said if found is not None else f"relative error {report.error:.1e} in full precision"
         refused.append(f"{report.backend} is not taken: {why}")
         named = tuple(name for name in named if name != report.backend)

@@ -97,9 +97,3 @@ def test_shares_are_above_0_and_at_most_1(text: str) -> None:
 def test_cosines_are_between_0_and_1(cosine: str) -> None:
     with pytest.raises(ConfigError, match="give one between 0 and 1"):
         Fidelity.read(f"cosine:{cosine}@0.97")
-
-
-def test_vectors_that_just_count_are_as_far_apart_as_the_fidelity_says() -> None:
-    angle = np.arccos(0.99)
-    one, other = np.array([1.0, 0.0]), np.array([np.cos(angle), np.sin(angle)])
-    assert Fidelity(0.97, 0.99).apart == pytest.approx(float(np.linalg.norm(one - other)))

@@ -157,6 +157,11 @@ def test_a_folder_is_built_in_eight_bits_only_where_its_vectors_stay_near(folder
     assert read_nearness(report.directory) is None
 
 
+def words_of(told: str) -> str:
+    """Return what a command printed, without the lines of its tables."""
+    return " ".join(told.replace("│", " ").split())
+
+
 @pytest.mark.slow
 def test_an_embedding_without_a_declared_distance_is_built_in_full_precision_and_told_how_to_ask(
     folder: Path, tmp_path: Path
@@ -165,14 +170,14 @@ def test_an_embedding_without_a_declared_distance_is_built_in_full_precision_and
     quick = ["--backend", "eager", "--max-batch", "2"]
     done = CliRunner().invoke(app, ["build", str(folder), "--out", str(tmp_path / "models"), *quick, *data])
     assert done.exit_code == 0, done.output
-    assert "declare it (--fidelity cosine:0.99@0.97" in " ".join(done.output.split())
+    assert "declare it (--fidelity cosine:0.99@0.97" in words_of(done.output)
     again = ["calibrate", str(tmp_path / "models"), "--model", "embeds", *data]
     done = CliRunner().invoke(app, again)
     assert done.exit_code == 2
-    assert "declare it" in done.output
+    assert "declare it" in words_of(done.output)
     done = CliRunner().invoke(app, [*again, "--fidelity", "cosine:0.99@0.97"])
     assert done.exit_code == 0, done.output
-    assert "every vector is the network's own" in " ".join(done.output.split())
+    assert "every vector is the network's own" in words_of(done.output)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         build_folder_once(

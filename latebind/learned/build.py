@@ -1,7 +1,7 @@
 """Builds learned caches for a model directory: explore, choose, calibrate, write (GATI, sections 3 and 4)."""
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import inf
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from latebind.domain.costs import Grid
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed, apply_heads, observe
-from latebind.learned.compose import Calibrated, Composition, Costs, Seen, Variant, hits_alone, over_lengths, send
+from latebind.learned.compose import Composition, Costs, Seen, Variant, hits_alone, over_lengths
 from latebind.learned.exploration_folder import ExplorationFolder, Origin
 from latebind.learned.explore import (
     FEWEST_ROWS,
@@ -32,10 +32,11 @@ from latebind.learned.explore import (
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.lookup import load_functions
 from latebind.learned.networks import BYTES, check_kinds
+from latebind.learned.outcome import Outcome, lessons
 from latebind.learned.plan import plan
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, USUAL_TAIL, Promise
 from latebind.learned.reading import readings
-from latebind.learned.report import QUARTERS, CacheReport, OfLength, TriedLookup, by_length
+from latebind.learned.report import CacheReport, TriedLookup
 from latebind.learned.samples import (
     Samples,
     check_answers,
@@ -46,17 +47,12 @@ from latebind.learned.samples import (
 )
 from latebind.learned.stored import (
     FORMAT,
-    LESSONS,
-    Rows,
     SpareLookup,
     StoredCaches,
-    StoredLevel,
-    StoredLookup,
     accuracy_of,
     read_accuracy,
     read_caches,
     read_lookup,
-    read_rows,
     write_accuracy,
     write_caches,
 )
@@ -73,9 +69,7 @@ PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
 WORTH_A_CORE = 1.05  # factor in mean latency that lookups aside must gain, because they use another core
 WORTH_A_TAIL = 1.25  # factor in mean latency that the usual tail may cost
 LITTLE = 1e-3  # seconds: below, asking a lookup costs about what it saves
-HELD_OUT_ROWS = 10_000  # kept for adaptation at most
 MEASURED = (0.0, 0.25, 0.5, 0.75, 1.0)  # where in the order of lengths the rows are on which stages are measured
-WIDEST_KEPT = 4_096  # most features of a lookup that can be adapted: as many as large networks end with
 
 
 def build_caches(
@@ -162,28 +156,6 @@ def recalibrate(
     builder = Builder.of(directory, promise, threads=threads, backend=backend, seed=seed, progress=progress)
     trained, rows = builder.stored_caches(directory, held_out)
     return builder.calibrate(directory, trained, rows)
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """Trained lookups in the order in which requests meet them, and what was chosen among them.
-
-    * `found`: the thresholds to use, None for no lookup at all.
-    * `worlds`: what the lookups answered on the samples that show the bound.
-    * `observed`: what the lookups answered on all held-out rows, with their features.
-    * `choosing`: what they answered on the samples that choose.
-    * `curve`: thresholds for other fidelities, of the lookups that have one in `found`.
-    * `whole`: the fidelity of the network's own answers, beside the curve.
-    """
-
-    trained: Sequence[TrainedLookup]
-    costs: Costs
-    found: Calibrated | None = None
-    worlds: Sequence[Seen] = ()
-    observed: Observed | None = None
-    choosing: Seen | None = None
-    curve: Sequence[tuple[float, Calibrated]] = ()
-    whole: float = 1.0
 
 
 @dataclass(slots=True)
@@ -310,19 +282,19 @@ class Builder:
         if held_out.labels is not None:
             directory = _with_accuracy(directory, self.observe([], held_out), held_out)
         self.new_entry = False
-        return self._publish(directory, _Outcome((), self._costs([])), reason)
+        return self._publish(directory, Outcome((), self._costs([])), reason)
 
     def calibrate(self, directory: ModelDirectory, trained: Sequence[TrainedLookup], held_out: Samples) -> CacheReport:
         """Choose among the trained lookups and thresholds, verify the bound and write the result."""
         if self.promise.exact:
-            return self._publish(directory, _Outcome(trained, self._costs(trained)), "")
+            return self._publish(directory, Outcome(trained, self._costs(trained)), "")
         self.progress("calibrating", 0.9)
         choose, verify = split_worlds(held_out, seed=self.seed)
         observed = self.observe(trained, held_out)
         directory = _with_accuracy(directory, observed, held_out)
         fewest = min(map(len, verify))
         if not self.promise.can_show(fewest):
-            return self._publish(directory, _Outcome(trained, self._costs(trained)), self.promise.not_shown(fewest))
+            return self._publish(directory, Outcome(trained, self._costs(trained)), self.promise.not_shown(fewest))
         chooses = np.concatenate(choose)
         if any(one.lessons is not None for one in trained):  # only after training: a recalibration drops no selectors
             heads = without_idle_selectors(
@@ -336,7 +308,7 @@ class Builder:
         trained = self._in_line_or_aside(trained, choosing)
         composition = self._within_usual_tail(self.composition(trained), choosing)
         found = composition.choose(choosing, worlds)
-        outcome = _Outcome(trained, composition.costs, found, worlds, observed, choosing)
+        outcome = Outcome(trained, composition.costs, found, worlds, observed, choosing)
         if found is not None:
             fidelities = sorted({*CURVE, self.promise.fidelity}, reverse=True)
             curve = composition.curve(found.thresholds, choosing, worlds, fidelities)
@@ -408,15 +380,15 @@ class Builder:
             grids=self.grids,
         )
 
-    def _publish(self, directory: ModelDirectory, outcome: _Outcome, reason: str) -> CacheReport:
+    def _publish(self, directory: ModelDirectory, outcome: Outcome, reason: str) -> CacheReport:
         """Write the lookups and return the report; `reason` says why there are no lookups."""
         promise, found, trained = self.promise, outcome.found, outcome.trained
-        lookups = _in_use(outcome, found) if found else ()
+        lookups = outcome.in_use()
         whole = sum(self.stages)
-        shown = found if lookups or _is_coarse(outcome) else None
+        shown = found if lookups or outcome.is_coarse else None
         if found and not lookups:
             found, reason = None, nothing_pays(whole)
-        kept = _kept(outcome, lookups)
+        kept = outcome.kept(lookups)
         used = {lookup.name for lookup in lookups}
         caches = StoredCaches(
             format=FORMAT,
@@ -434,15 +406,15 @@ class Builder:
             tail=promise.tail if np.isfinite(promise.tail) else None,
             aside=outcome.costs.beside is not None,
             answers=promise.answers,
-            levels=_levels(outcome, used) if lookups else (),
+            levels=outcome.levels(used) if lookups else (),
             whole=outcome.whole if lookups else 1.0,
         )
         after = write_caches(
             directory,
             caches,
             {one.name: one.files for one in kept},
-            held_out=_held_out(outcome, kept),
-            lessons=_lessons(directory, kept),
+            held_out=outcome.held_out(kept),
+            lessons=lessons(directory, kept),
             new_entry=self.new_entry and bool(kept),
         )
         return CacheReport(
@@ -453,11 +425,11 @@ class Builder:
             seconds_with=found.seconds if found else whole,
             warning=reason,
             right=read_accuracy(after),
-            by_length=_by_length(outcome),
-            precision=_precision(outcome, self.program.backend),
+            by_length=outcome.by_length(),
+            precision=outcome.precision(self.program.backend),
         )
 
-    def _tried(self, outcome: _Outcome, k: int) -> TriedLookup:
+    def _tried(self, outcome: Outcome, k: int) -> TriedLookup:
         one, choosing = outcome.trained[k], outcome.choosing
         assert choosing is not None
         where = "before the network" if self.program.entry and one.stage == 0 else f"behind stage {one.stage}"
@@ -466,21 +438,6 @@ class Builder:
         return TriedLookup(
             where, one.stage, one.kind, fidelity, one.known.at(1), one.files.bytes, hits, accuracy=1.0 - wrong
         )
-
-
-def _is_coarse(outcome: _Outcome) -> bool:
-    """Return whether the network computes in less than full precision, and may be wrong itself."""
-    return outcome.observed is not None and outcome.observed.seen.end is not None
-
-
-def _precision(outcome: _Outcome, backend: str) -> str:
-    """Say how often the network itself answers as in full precision; "" where it computes in that."""
-    if outcome.observed is None or outcome.observed.seen.end is None:
-        return ""
-    return (
-        f"on {backend}, in which the network itself answers {outcome.observed.seen.end.mean():.4f} of the held-out "
-        "samples as in full precision; fidelity is that to full precision, whoever answers"
-    )
 
 
 def _with_accuracy(directory: ModelDirectory, seen: Observed, held_out: Samples) -> ModelDirectory:
@@ -527,119 +484,3 @@ def nothing_pays(seconds: float) -> str:
         f"no lookup pays at this target: the network runs to its end{short}. A lower fidelity or more rows like the "
         "traffic may change that: docs/choosing.md"
     )
-
-
-def _in_use(outcome: _Outcome, found: Calibrated) -> tuple[StoredLookup, ...]:
-    results = [send(found.thresholds, seen, outcome.costs) for seen in outcome.worlds]
-    left_at = np.concatenate([result.left_at for result in results])
-    wrong = np.concatenate([result.wrong for result in results])
-    stored = []
-    for k, one in enumerate(outcome.trained):
-        hits = left_at == k
-        if np.isfinite(found.thresholds[k]) and hits.any():
-            stored.append(
-                StoredLookup(
-                    stage=one.stage,
-                    kind=one.kind,
-                    threshold=float(found.thresholds[k]),
-                    hit_rate=float(hits.mean()),
-                    fidelity=1.0 - float(wrong[hits].mean()),
-                    bytes=one.files.bytes,
-                    seconds=one.known,
-                    slower=one.slower,
-                )
-            )
-    return tuple(stored)
-
-
-def _levels(outcome: _Outcome, used: Collection[str]) -> tuple[StoredLevel, ...]:
-    """Return the operating curve of the lookups in use."""
-    names, found = [one.name for one in outcome.trained], []
-    for target, one in outcome.curve:
-        left_at = np.concatenate([send(one.thresholds, seen, outcome.costs).left_at for seen in outcome.worlds])
-        thresholds = {
-            name: float(threshold)
-            for name, threshold in zip(names, one.thresholds, strict=True)
-            if name in used and np.isfinite(threshold)
-        }
-        if len(thresholds) < np.isfinite(one.thresholds).sum():
-            continue  # a lookup that nobody leaves at the target is not kept, and the others alone were not tested
-        hit_rates = dict.fromkeys({here.stage for here in outcome.trained if here.name in used}, 0.0)
-        for k, here in enumerate(outcome.trained):
-            if here.name in used:
-                hit_rates[here.stage] += float((left_at == k).mean())
-        found.append(StoredLevel(target, one.fidelity, one.lower, thresholds, hit_rates, one.seconds))
-    return tuple(found)
-
-
-def _kept(outcome: _Outcome, lookups: tuple[StoredLookup, ...]) -> list[TrainedLookup]:
-    """Return the lookups to keep: those in use, and one spare lookup at each boundary.
-
-    At a boundary in use the spare one is the quickest, for adaptation. At another it is the one that is right most
-    often, for a later calibration. A calibration itself keeps all that there are.
-    """
-    if all(one.lessons is None for one in outcome.trained):  # a recalibration: nothing was trained now
-        return list(outcome.trained)
-    names, used = {lookup.name for lookup in lookups}, {lookup.stage for lookup in lookups}
-    right = [sum(float(seen.right[k].mean()) for seen in outcome.worlds) for k in range(len(outcome.trained))]
-    for stage in {one.stage for one in outcome.trained}:
-        here = [k for k, one in enumerate(outcome.trained) if one.stage == stage]
-        chosen = here[0] if stage in used else max(here, key=lambda k: right[k])
-        names.add(outcome.trained[chosen].name)
-    return [one for one in outcome.trained if one.name in names]
-
-
-def _by_length(outcome: _Outcome) -> tuple[OfLength, ...]:
-    """Return what the thresholds in use do to the samples that show the bound, by quarters of their lengths."""
-    if outcome.found is None or any(seen.lengths is None for seen in outcome.worlds):
-        return ()
-    lengths = np.concatenate([seen.lengths for seen in outcome.worlds if seen.lengths is not None])
-    none = np.full(len(outcome.trained), np.inf)
-    without, results = (
-        [send(thresholds, seen, outcome.costs) for seen in outcome.worlds]
-        for thresholds in (none, outcome.found.thresholds)
-    )
-    before, after = (np.concatenate([each.seconds for each in sent]) for sent in (without, results))
-    wrong, left_at = (
-        np.concatenate(parts) for parts in zip(*((each.wrong, each.left_at) for each in results), strict=True)
-    )
-    return tuple(
-        OfLength(
-            said,
-            int(here.sum()),
-            float((left_at[here] < len(outcome.trained)).mean()),
-            1.0 - float(wrong[here].mean()),
-            float(before[here].mean()),
-            float(after[here].mean()),
-        )
-        for said, here in by_length(lengths, QUARTERS)
-    )
-
-
-def _held_out(outcome: _Outcome, kept: Sequence[TrainedLookup]) -> Rows | None:
-    """Return held-out rows for adaptation: the features of the lookups that are kept."""
-    if outcome.observed is None:
-        return None
-    rows = slice(0, HELD_OUT_ROWS)
-    answers, names = outcome.observed.answers[rows], {one.name for one in kept}
-    features = {
-        one.name: seen[rows].bfloat16()
-        for one, seen in zip(outcome.trained, outcome.observed.features, strict=True)
-        if one.name in names and seen.shape[1] <= WIDEST_KEPT
-    }
-    lengths = outcome.observed.seen.lengths
-    return Rows(
-        features,
-        answers.bfloat16(),
-        answers.argmax(dim=1),
-        None if lengths is None else torch.from_numpy(lengths[rows]),
-    )
-
-
-def _lessons(directory: ModelDirectory, kept: Sequence[TrainedLookup]) -> Rows | None:
-    """Return the rows to train new heads with: the features of the lookups kept, of this training or the last one."""
-    each = [one.lessons for one in kept if one.lessons is not None]
-    if not each:
-        return read_rows(directory, LESSONS) if kept else None
-    narrow = {name: rows for one in each for name, rows in one.features.items() if rows.shape[1] <= WIDEST_KEPT}
-    return Rows(narrow, each[0].answers, each[0].classes, each[0].lengths)

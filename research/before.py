@@ -24,7 +24,7 @@ from latebind.cli.console import Row
 from latebind.cli.options import DataOption, Seed
 from latebind.cli.sources import load_rows
 from latebind.domain.model import ModelSpec
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from research import live

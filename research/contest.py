@@ -30,8 +30,8 @@ from latebind.cli.console import Row, Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, Grid, ModelCosts
-from latebind.learned.stored import read_caches, with_caches
-from latebind.program.stored import read_spec_and_costs
+from latebind.learned.metadata import read_caches, with_caches
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.simulation.driver import Simulator

@@ -17,7 +17,7 @@ from latebind.cli.bench.options import Backend, Core, FrontendCore
 from latebind.cli.console import Rows, complain, console, progress, save, show_tables
 from latebind.cli.options import JsonFile, Page, Seed
 from latebind.domain.errors import ConfigError
-from latebind.program.measure import this_hardware
+from latebind.program.metadata import this_hardware
 
 Floats = list[float] | None
 Words = list[str] | None

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from latebind.learned.build import build_caches
+from latebind.learned.metadata import LIST
 from latebind.learned.report import CacheReport
 from latebind.learned.samples import Samples
-from latebind.learned.stored import LIST
 from latebind.repository.directory import ModelDirectory
 from tests.building import build_stages
 

@@ -16,11 +16,11 @@ from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
+from latebind.learned.metadata import ACCURACY, LIST, Accuracy, read_caches, with_caches, write_accuracy
 from latebind.learned.samples import Samples
-from latebind.learned.stored import ACCURACY, LIST, Accuracy, read_caches, with_caches, write_accuracy
 from latebind.program.backends import BACKENDS
 from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import MANIFEST, ModelDirectory
 from latebind.repository.listing import Repository
 

@@ -20,7 +20,7 @@ from examples.query.scenes import GATE, INPUT, Scene, scene, shortened
 from examples.query.train import CORES, train_missing
 from latebind.bench.server import serving
 from latebind.cli.console import console, percent, progress, show
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 
 TOO_LATE = (503, 504)  # refused as hopeless, or past its deadline

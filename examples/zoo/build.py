@@ -16,7 +16,8 @@ from latebind.cli.console import console, progress, show
 from latebind.domain.errors import ConfigError
 from latebind.program.backends import BACKENDS
 from latebind.program.build import Progress, build_program
-from latebind.program.stored import read_model, read_profile, read_stages
+from latebind.program.metadata import read_model, read_profile
+from latebind.program.stored import read_stages
 from latebind.repository.directory import MANIFEST, WEIGHTS, ModelDirectory
 from latebind.repository.listing import Repository
 

@@ -25,9 +25,10 @@ from latebind.learned.activations import Observed, apply_heads, features_of, obs
 from latebind.learned.compose import Costs, over_lengths, send
 from latebind.learned.head import Head
 from latebind.learned.lookup import load_functions
+from latebind.learned.metadata import levels_down_to, read_caches
 from latebind.learned.promise import Promise, upper_bound
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HELD_OUT, LESSONS, Rows, levels_down_to, read_caches, read_rows
+from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_rows
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 

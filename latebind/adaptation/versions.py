@@ -18,7 +18,8 @@ from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version
 from latebind.domain.costs import are_seconds
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head
-from latebind.learned.stored import LIST, head_file, read_head
+from latebind.learned.metadata import LIST
+from latebind.learned.stored import head_file, read_head
 from latebind.repository.directory import ModelDirectory, json_bytes, write_bytes
 from latebind.repository.tensors import tensor_bytes
 

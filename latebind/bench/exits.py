@@ -27,7 +27,7 @@ from latebind.bench.subject import Folds, Setting, Subject, answerable
 from latebind.cli.console import Row, Rows
 from latebind.domain.errors import ConfigError
 from latebind.learned.report import QUARTERS, by_length
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 
 BLOCK = 25  # requests that a server gets in its turn

@@ -30,7 +30,7 @@ from latebind.engine.crew import LoadedModel, load_crew
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
 from latebind.program.measure import made_up_inputs
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 

@@ -20,7 +20,7 @@ from latebind.learned.build import recalibrate
 from latebind.learned.samples import Samples
 from latebind.program.lengths import at_size
 from latebind.program.measure import made_up_inputs
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 

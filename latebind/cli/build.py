@@ -37,7 +37,7 @@ from latebind.learned.vectors import DECLARE, certify
 from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
 from latebind.program.lengths import input_specs
 from latebind.program.measure import with_batch
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository, find_models
 from latebind.sequence.build import build_sequence

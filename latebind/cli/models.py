@@ -14,11 +14,10 @@ from latebind.batching.costs import Estimate
 from latebind.cli.console import Row, console, in_order, milliseconds, percent, reporting, save, show
 from latebind.cli.options import JsonFile
 from latebind.domain.errors import ConfigError, QueryError, RepositoryError
-from latebind.learned.stored import StoredCaches, read_accuracies, read_accuracy, read_caches
+from latebind.learned.metadata import StoredCaches, read_accuracies, read_accuracy, read_caches
 from latebind.learned.vectors import read_nearness
 from latebind.preprocessing.settings import reads_as
-from latebind.program.measure import profiled_sizes
-from latebind.program.stored import read_model, read_profile
+from latebind.program.metadata import profiled_sizes, read_model, read_profile
 from latebind.queries.file.definition import model_names, read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Selection, find_models, find_queries, sort_out

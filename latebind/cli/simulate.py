@@ -15,8 +15,8 @@ from latebind.cli.options import JsonFile, Seed
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import EventLog, read_log
-from latebind.learned.stored import read_caches, with_caches
-from latebind.program.stored import read_spec_and_costs
+from latebind.learned.metadata import read_caches, with_caches
+from latebind.program.metadata import read_spec_and_costs
 from latebind.queries.scheduler import replayed
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models

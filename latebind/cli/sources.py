@@ -25,7 +25,7 @@ from latebind.learned.samples import Rows, Samples
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.program.declared import Declared, declared
 from latebind.program.export import made_of_another
-from latebind.program.stored import StoredModel, read_model
+from latebind.program.metadata import StoredModel, read_model
 from latebind.repository.directory import ModelDirectory
 
 Array = np.ndarray[Any, np.dtype[Any]]

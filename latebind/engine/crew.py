@@ -17,7 +17,7 @@ from latebind.domain.query import StepRows, lay_out
 from latebind.engine.cores import at_once
 from latebind.engine.slots import file_bytes
 from latebind.learned.lookup import NO_PROMISES, Lookup, Promises, load_lookups, promises
-from latebind.learned.stored import read_accuracies, read_caches, with_caches
+from latebind.learned.metadata import read_accuracies, read_caches, with_caches
 from latebind.preprocessing.settings import reads_as
 from latebind.program.device import HOST, find_device
 from latebind.program.load import load_program

@@ -29,19 +29,13 @@ from latebind.engine.crew import LoadedModel, with_queries
 from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
 from latebind.engine.worker import MOST_WAITING
 from latebind.learned.lookup import open_lookups, promises
-from latebind.learned.stored import read_caches, with_caches
+from latebind.learned.metadata import read_caches, with_caches
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST
 from latebind.program.lengths import resized
 from latebind.program.load import open_program, try_stage
-from latebind.program.measure import (
-    MOST_SECONDS,
-    made_up_inputs,
-    median_seconds,
-    profiled_batches,
-    profiled_sizes,
-    with_batch,
-)
+from latebind.program.measure import MOST_SECONDS, made_up_inputs, median_seconds, with_batch
+from latebind.program.metadata import profiled_batches, profiled_sizes
 from latebind.program.pieces import Piece, mmap_large_blocks, peak_growth, release_memory, resident_bytes, trim_heap
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory

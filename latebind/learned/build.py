@@ -31,6 +31,14 @@ from latebind.learned.explore import (
 )
 from latebind.learned.head import Head, HeadFunction
 from latebind.learned.lookup import load_functions
+from latebind.learned.metadata import (
+    FORMAT,
+    SpareLookup,
+    StoredCaches,
+    read_accuracy,
+    read_caches,
+    write_accuracy,
+)
 from latebind.learned.networks import BYTES, check_kinds
 from latebind.learned.outcome import Outcome, lessons
 from latebind.learned.plan import plan
@@ -45,22 +53,12 @@ from latebind.learned.samples import (
     doubt,
     split_worlds,
 )
-from latebind.learned.stored import (
-    FORMAT,
-    SpareLookup,
-    StoredCaches,
-    accuracy_of,
-    read_accuracy,
-    read_caches,
-    read_lookup,
-    write_accuracy,
-    write_caches,
-)
+from latebind.learned.stored import accuracy_of, read_lookup, write_caches
 from latebind.program.backends import BACKENDS, exact_backends
 from latebind.program.load import load_program
 from latebind.program.measure import profile_stages
+from latebind.program.metadata import read_model
 from latebind.program.program import Program
-from latebind.program.stored import read_model
 from latebind.repository.directory import ModelDirectory
 
 CANDIDATES = 3

@@ -28,15 +28,17 @@ from latebind.learned.exploration_folder import ExplorationFolder, row_bytes
 from latebind.learned.head import Head, Selector
 from latebind.learned.latency import AsideLatency, latency_aside, latency_in_place
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
+from latebind.learned.metadata import SpareLookup, lookup_name
 from latebind.learned.networks import BYTES, Predictor, make_predictor
 from latebind.learned.plan import Candidate
 from latebind.learned.reading import reading
 from latebind.learned.samples import Samples
-from latebind.learned.stored import LookupFiles, Rows, SpareLookup, lookup_name
+from latebind.learned.stored import LookupFiles, Rows
 from latebind.learned.train import DISTILLATION, Lesson, PredictorTraining, predict, selector_steps, train_selector
 from latebind.program.load import load_program
+from latebind.program.metadata import read_model
 from latebind.program.program import Program
-from latebind.program.stored import read_graph, read_model
+from latebind.program.stored import read_graph
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from latebind.domain.costs import Curve
 from latebind.learned.lookup import LookupFunction
 from latebind.learned.reading import Reading, readings
-from latebind.program.measure import profiled_batches, time_call, with_batch
+from latebind.program.measure import time_call, with_batch
+from latebind.program.metadata import profiled_batches
 from latebind.program.program import Program
 
 RUNS, WARM_RUNS = 23, 3  # of the whole network, for each batch size

@@ -12,20 +12,14 @@ from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Floats, Head, HeadFunction
+from latebind.learned.metadata import SpareLookup, StoredCaches, StoredLookup, levels_down_to, read_caches
 from latebind.learned.reading import Reading, Shape, reading
-from latebind.learned.stored import (
-    LookupFiles,
-    SpareLookup,
-    StoredCaches,
-    StoredLookup,
-    levels_down_to,
-    read_caches,
-    read_lookup,
-)
+from latebind.learned.stored import LookupFiles, read_lookup
 from latebind.program.backends import StageFunction, compile_graph, twin
 from latebind.program.device import HOST
+from latebind.program.metadata import read_model
 from latebind.program.pieces import EvictableStage, Piece
-from latebind.program.stored import read_model, read_stages
+from latebind.program.stored import read_stages
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.tensors import MappedTensors, read_tensors
 

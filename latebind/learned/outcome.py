@@ -9,8 +9,9 @@ import torch
 from latebind.learned.activations import Observed
 from latebind.learned.compose import Calibrated, Costs, Seen, send
 from latebind.learned.explore import TrainedLookup
+from latebind.learned.metadata import StoredLevel, StoredLookup
 from latebind.learned.report import QUARTERS, OfLength, by_length
-from latebind.learned.stored import LESSONS, Rows, StoredLevel, StoredLookup, read_rows
+from latebind.learned.stored import LESSONS, Rows, read_rows
 from latebind.repository.directory import ModelDirectory
 
 HELD_OUT_ROWS = 10_000  # kept for adaptation at most

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.head import Selector
+from latebind.learned.metadata import lookup_name
 from latebind.learned.networks import DEEP, LIGHT, POOLED, RESIDUAL, kinds_for, make_predictor
-from latebind.learned.stored import lookup_name
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from latebind.learned.metadata import Accuracy, StoredCaches, StoredLevel, StoredLookup
 from latebind.learned.promise import over
-from latebind.learned.stored import Accuracy, StoredCaches, StoredLevel, StoredLookup
 from latebind.repository.directory import ModelDirectory
 
 QUARTERS = 4  # of the lengths of samples, of which reports tell

@@ -17,7 +17,8 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec, is_floating
 from latebind.domain.sizes import Dim
 from latebind.program.graph import Graph
-from latebind.program.stored import read_graph, read_model
+from latebind.program.metadata import read_model
+from latebind.program.stored import read_graph
 from latebind.repository.directory import ModelDirectory
 
 CHOOSE_SHARE = 0.3  # of the calibration rows choose the thresholds; the others show the bound

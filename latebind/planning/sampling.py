@@ -11,7 +11,7 @@ from math import ceil, log, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t
+from scipy.special import stdtrit  # scipy.stats takes half a second to import
 
 from latebind.planning.question import Question
 from latebind.simulation.cluster.fleet import least_work
@@ -76,7 +76,7 @@ class Sampling:
         tried, count = np.array(sorted(late), dtype=float), len(requests)
         shares = np.stack([drawn_shares(late[int(machines)], requests) for machines in tried], axis=1)
         middle, *drawn = _crossings(tried, shares, 1.0 - target)
-        error = float(t.ppf(0.975, count - 1)) / 1.96 * sqrt(count / (count - 1))
+        error = float(stdtrit(count - 1, 0.975)) / 1.96 * sqrt(count / (count - 1))
         low, high = (error * float(np.quantile(drawn, end) - middle) for end in (0.025, 0.975))
         wider = sqrt(1 + count * self.share)
         return Estimate(

@@ -36,19 +36,17 @@ from latebind.program.graph import Graph, graph_to_json
 from latebind.program.lengths import MOST_RUNGS, count_sizes, own_sizes, resized
 from latebind.program.measure import (
     STEADY,
-    Profile,
     interleaved,
     median_seconds,
     profile_stages,
-    profiled_batches,
     spread_of,
-    this_hardware,
     time_call,
     with_batch,
 )
+from latebind.program.metadata import FORMAT, Profile, StoredModel, profiled_batches, this_hardware
 from latebind.program.padding import filled_up, may_share, turned
 from latebind.program.rows import check_stages
-from latebind.program.stored import FORMAT, StoredModel, write_model
+from latebind.program.stored import write_model
 from latebind.program.verify import DEFAULT_TOLERANCE, Agreement, Run, find_agreement, relative_error
 from latebind.repository.directory import GRAPH, NAME, ModelDirectory
 

@@ -11,9 +11,10 @@ from latebind.program.backends import StageFunction, compile_graph, compile_stag
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
+from latebind.program.metadata import StoredModel, read_model, read_profile
 from latebind.program.pieces import Piece
 from latebind.program.program import Program
-from latebind.program.stored import StoredModel, read_graph, read_model, read_profile, read_stages
+from latebind.program.stored import read_graph, read_stages
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
 

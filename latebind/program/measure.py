@@ -4,15 +4,10 @@ Calls that are compared take turns, so that a slow moment affects all alike. The
 on the wall: where it stands still during a run, another process had the core, and the run is repeated.
 """
 
-import os
-import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
-from math import log2, prod
-from pathlib import Path
+from math import prod
 from statistics import median
 from time import perf_counter, process_time
 from typing import TypeVar
@@ -20,19 +15,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from latebind.domain.costs import Curve, Grid, ModelCosts
+from latebind.domain.costs import Curve, Grid
 from latebind.domain.model import TensorSpec
 from latebind.domain.sizes import Dim
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST, synchronize
 from latebind.program.lengths import resized
+from latebind.program.metadata import profiled_sizes
 
 MIN_RUNS, MAX_RUNS = 5, 60
 SECONDS_EACH = 0.1  # spent on one measurement, after MIN_RUNS
 LONG, FEW_RUNS = 1.0, 3  # seconds from which so few runs do, the second that warms up among them
 TRIES = 3  # times as many runs at most, where others interrupt them
 ALONE = 0.9  # of its seconds a run must have been on a core
-MOST_LENGTHS = 12  # of a profile
 MOST_SECONDS = 0.5  # that a batch may take for a larger one to be measured, where lengths are many
 STEADY = 3.0  # times as long as the quick tenth of the runs may the slow tenth take
 
@@ -150,28 +145,6 @@ def profile_stages(
     )
 
 
-def profiled_sizes(dims: Sequence[Dim]) -> list[dict[str, int]]:
-    """Return sizes of the named dimensions from the least to the most, each of about twice the length of the last.
-
-    Without any there is one, of length 1.
-    """
-    if not dims:
-        return [{}]
-    octaves = sum(log2(dim.most / dim.least) for dim in dims)
-    points = max(3, min(MOST_LENGTHS, 1 + round(octaves)))
-    found: dict[int, dict[str, int]] = {}
-    for point in range(points):
-        each = {dim.name: dim.near(dim.least * (dim.most / dim.least) ** (point / (points - 1))) for dim in dims}
-        found.setdefault(prod(each.values()), each)
-    return [found[length] for length in sorted(found)]
-
-
-def profiled_batches(max_batch: int) -> tuple[int, ...]:
-    """Return 1, 2, 4, ... up to `max_batch`, which is always the last."""
-    powers = [1 << i for i in range(max_batch.bit_length()) if 1 << i < max_batch]
-    return (*powers, max_batch)
-
-
 def with_batch(inputs: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
     """Return `batch` rows of the inputs, repeating them as needed."""
     return tuple(tensor[torch.arange(batch) % tensor.shape[0]].contiguous() for tensor in inputs)
@@ -191,61 +164,3 @@ def made_up_inputs(specs: Sequence[TensorSpec], batch: int, *, device: torch.dev
         )
         made.append(numbers.to(device, dtype))
     return tuple(made)
-
-
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """What a latency depends on besides the program."""
-
-    cpu: str
-    cores: int
-    threads: int
-    torch: str
-    openvino: str
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """Latencies of each stage by batch size and length, seconds to load, bytes of weights.
-
-    For `output_steps` see `ModelCosts`.
-    """
-
-    hardware: Hardware
-    backend: str
-    stages: tuple[Grid, ...]
-    weight_bytes: int
-    load_seconds: float
-    output_steps: tuple[int, ...] = (1,)
-
-    def matches_this_machine(self, *, threads: int, backend: str) -> bool:
-        """Return whether the figures are valid for this machine, this number of threads and this backend."""
-        return self.backend == backend and self.hardware == this_hardware(threads)
-
-    def costs(self) -> ModelCosts:
-        """Return the figures in the scheduler's form."""
-        return ModelCosts(
-            stages=self.stages,
-            weight_bytes=self.weight_bytes,
-            load_seconds=self.load_seconds,
-            output_steps=self.output_steps,
-        )
-
-
-def this_hardware(threads: int) -> Hardware:
-    """Return the description of this machine, with `threads` threads for a program."""
-    return Hardware(_cpu_name(), os.cpu_count() or 1, threads, _version("torch"), _version("openvino"))
-
-
-def _cpu_name() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
-    found = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return found or platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

@@ -12,7 +12,8 @@ from latebind.program.backends import StageFunction, pass_through, run_chain, tw
 from latebind.program.cut import entry_of
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
-from latebind.program.measure import made_up_inputs, profile_stages, profiled_batches
+from latebind.program.measure import made_up_inputs, profile_stages
+from latebind.program.metadata import profiled_batches
 
 
 @dataclass(frozen=True, slots=True)

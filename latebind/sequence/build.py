@@ -26,7 +26,8 @@ from latebind.program.build import (
 )
 from latebind.program.export import runner
 from latebind.program.lengths import at_size, own_sizes, tried_sizes
-from latebind.program.measure import Profile, this_hardware, time_call, with_batch
+from latebind.program.measure import time_call, with_batch
+from latebind.program.metadata import Profile, this_hardware
 from latebind.program.rows import check_rows
 from latebind.program.trials import operations
 from latebind.program.verify import relative_error

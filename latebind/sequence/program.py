@@ -18,9 +18,9 @@ from latebind.domain.costs import EMPTY_STAGE, Curve, Grid, ModelCosts, at_any_l
 from latebind.domain.model import LENGTH, StageKind
 from latebind.program.backends import StageFunction, backend_named
 from latebind.program.graph import Graph
-from latebind.program.measure import Profile, median_seconds, profile_stages, profiled_batches, profiled_sizes
+from latebind.program.measure import median_seconds, profile_stages
+from latebind.program.metadata import Profile, StoredModel, profiled_batches, profiled_sizes
 from latebind.program.program import Program
-from latebind.program.stored import StoredModel
 from latebind.sequence.export import LOGITS, SequenceGraphs
 from latebind.sequence.greedy import NO_RULES, Greedy, Rules
 from latebind.sequence.state import POSITION, TOKEN, Part, SpecialTokens, State, StateRows

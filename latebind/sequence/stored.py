@@ -11,9 +11,9 @@ from latebind.domain.errors import RepositoryError
 from latebind.program.backends import compile_graph
 from latebind.program.graph import Graph, checked_rungs, graph_to_json, read_graph_file
 from latebind.program.load import has_copies
-from latebind.program.measure import Profile
+from latebind.program.metadata import Profile, StoredModel, read_model, read_profile
 from latebind.program.pieces import Piece
-from latebind.program.stored import StoredModel, read_model, read_profile, write_model
+from latebind.program.stored import write_model
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory, json_bytes
 from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
 from latebind.sequence.export import SequenceGraphs, padded

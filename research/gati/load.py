@@ -31,8 +31,8 @@ from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import Builder
+from latebind.learned.metadata import StoredCaches, levels_down_to, read_caches, with_caches
 from latebind.learned.promise import Promise
-from latebind.learned.stored import StoredCaches, levels_down_to, read_caches, with_caches
 from latebind.repository.directory import ModelDirectory
 from latebind.simulation.driver import Simulator
 from latebind.simulation.workloads import Arrival

@@ -30,9 +30,9 @@ from latebind.cli.console import Rows as TableRows
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import Builder, recalibrate
 from latebind.learned.compose import send
+from latebind.learned.metadata import read_caches
 from latebind.learned.promise import Promise
 from latebind.learned.samples import CHOOSE_SHARE
-from latebind.learned.stored import read_caches
 from latebind.repository.directory import ModelDirectory
 from research import plots
 

@@ -10,14 +10,15 @@ from torch import Tensor
 from latebind.domain.errors import ConfigError
 from latebind.learned.compiled import CONVOLUTION, quantise
 from latebind.learned.lookup import LookupFunction, load_functions
+from latebind.learned.metadata import SpareLookup, StoredLookup, read_caches
 from latebind.learned.reading import Reading, readings
 from latebind.learned.samples import check_classifier
-from latebind.learned.stored import SpareLookup, StoredLookup, read_caches
 from latebind.program.backends import StageFunction, compile_graph
 from latebind.program.graph import Graph
 from latebind.program.load import load_program, load_uncut
+from latebind.program.metadata import read_model
 from latebind.program.program import Program
-from latebind.program.stored import read_graph, read_model, read_stages
+from latebind.program.stored import read_graph, read_stages
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.repository.tensors import read_tensors

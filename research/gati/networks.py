@@ -26,7 +26,7 @@ from latebind.learned.plan import Candidate
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
 from latebind.learned.train import DISTILLATION
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from research.gati.composition import proposals
 from research.gati.models import CachedModel
 from research.gati.routes import (

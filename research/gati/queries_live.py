@@ -26,7 +26,7 @@ from latebind.bench.subject import Setting
 from latebind.domain.config import PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.query import PlannerConfig, Query
-from latebind.learned.stored import read_accuracies
+from latebind.learned.metadata import read_accuracies
 from latebind.queries.file.definition import query_name, read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_queries, find_served

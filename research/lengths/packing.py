@@ -18,8 +18,9 @@ from latebind.domain.costs import ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.program.backends import StageFunction, compile_stages, run_chain
 from latebind.program.measure import interleaved
+from latebind.program.metadata import read_model, read_profile
 from latebind.program.padding import filled_up
-from latebind.program.stored import read_model, read_profile, read_stages
+from latebind.program.stored import read_stages
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors
 from research.evaluation import Found, Output, evaluate

@@ -25,7 +25,7 @@ from latebind.cli.options import DataOption
 from latebind.cli.sources import load_rows
 from latebind.domain.config import PolicyConfig
 from latebind.domain.model import ModelSpec
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.simulation.lengths import HOW, read_sizes

@@ -14,9 +14,10 @@ from latebind.adaptation.messages import Answered, Draw
 from latebind.adaptation.retrain import Material, Prior
 from latebind.adaptation.traffic import Sample
 from latebind.domain.config import AdaptationConfig
+from latebind.learned.metadata import read_caches
 from latebind.learned.promise import Promise, fidelity_bound
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HELD_OUT, read_caches, read_rows
+from latebind.learned.stored import HELD_OUT, read_rows
 from latebind.repository.directory import ModelDirectory
 from tests.digits import Built, earlier
 

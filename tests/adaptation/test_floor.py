@@ -22,7 +22,7 @@ from latebind.domain.errors import ConfigError, Expired, Refused, Unavailable
 from latebind.engine.client import EngineClient
 from latebind.engine.crew import load_model
 from latebind.engine.order import EngineOrder
-from latebind.learned.stored import LIST
+from latebind.learned.metadata import LIST
 from latebind.repository.directory import ModelDirectory
 from tests.adaptation.in_use import OfEngine
 from tests.adaptation.test_service import until

@@ -13,7 +13,7 @@ from latebind.adaptation.messages import AdaptationOrder
 from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 from latebind.forks.client import Forked
-from latebind.learned.stored import read_caches, with_caches
+from latebind.learned.metadata import read_caches, with_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from tests.adaptation.in_use import Noted

@@ -23,7 +23,8 @@ from latebind.domain.errors import ConfigError, Unavailable
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines, probe
 from latebind.engine.order import EngineOrder
-from latebind.learned.stored import read_caches, read_lookup, with_caches
+from latebind.learned.metadata import read_caches, with_caches
+from latebind.learned.stored import read_lookup
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Serving

@@ -23,7 +23,8 @@ from latebind.domain.config import AdaptationConfig, EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import EngineClient
 from latebind.engine.order import EngineOrder
-from latebind.learned.stored import HELD_OUT, read_caches, read_rows, with_caches
+from latebind.learned.metadata import read_caches, with_caches
+from latebind.learned.stored import HELD_OUT, read_rows
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.tensors import tensor_bytes

@@ -13,7 +13,7 @@ from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version
 from latebind.adaptation.versions import ABOUT, FORMAT, KEPT, Leadership, Versions, versions_folder
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head, Selector
-from latebind.learned.stored import LIST
+from latebind.learned.metadata import LIST
 from latebind.repository.directory import ModelDirectory, json_bytes
 
 

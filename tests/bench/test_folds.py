@@ -9,9 +9,10 @@ import pytest
 from latebind.bench import exits
 from latebind.bench.subject import Folds, Setting, Subject, answerable
 from latebind.domain.errors import ConfigError
+from latebind.learned.metadata import read_caches
 from latebind.learned.promise import Promise
 from latebind.learned.samples import whole
-from latebind.learned.stored import HELD_OUT, read_caches, read_rows
+from latebind.learned.stored import HELD_OUT, read_rows
 from latebind.repository.directory import ModelDirectory
 from research.gati.locality import calibrations
 from tests.digits import Built

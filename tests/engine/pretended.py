@@ -21,7 +21,7 @@ from latebind.engine.order import EngineOrder, InUse
 from latebind.engine.preprocessors import Opens, open_preprocessor
 from latebind.forks.client import ForkServer
 from latebind.preprocessing.preprocessor import Preprocessor
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Selection

@@ -17,7 +17,7 @@ from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import read_log
 from latebind.engine.crew import load_model
-from latebind.learned.stored import LIST, read_caches
+from latebind.learned.metadata import LIST, read_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
 from latebind.server.frontend import Frontend

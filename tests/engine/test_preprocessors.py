@@ -12,7 +12,7 @@ from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.model import About, Media, RawInput
 from latebind.engine.engines import EngineStartFailed
 from latebind.preprocessing.preprocessor import Kept, Prepared, Raw, columns
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 from tests.engine.pretended import open_shop
 from tests.versions import WIDTH, add_version

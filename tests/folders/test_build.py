@@ -16,8 +16,8 @@ from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.preprocessor import Raw
 from latebind.preprocessing.settings import PREPROCESSING, TOKENIZER
 from latebind.program.load import load_program
+from latebind.program.metadata import read_model
 from latebind.program.program import Program
-from latebind.program.stored import read_model
 from latebind.program.verify import relative_error
 from latebind.repository.directory import ModelDirectory
 from tests.folders.making import CASES, made_case, make_folder, pictures, reference, sounds, texts

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from latebind.cli.main import app
 from latebind.cli.sources import rows_for
 from latebind.domain.model import Task
-from latebind.learned.stored import read_caches
-from latebind.program.stored import read_model
+from latebind.learned.metadata import read_caches
+from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 from tests.folders.making import WORDS, make_folder
 

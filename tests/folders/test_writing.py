@@ -14,7 +14,7 @@ from latebind.domain.model import Media, RawInput, Task
 from latebind.folders.build import read_folder
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.text import TextPreprocessor
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.sequence.program import answer_all
 from latebind.sequence.stored import load_sequence

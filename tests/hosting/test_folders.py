@@ -11,8 +11,8 @@ import torch
 
 import latebind
 from latebind.domain.errors import ConfigError
-from latebind.learned.stored import read_caches
-from latebind.program.stored import read_model
+from latebind.learned.metadata import read_caches
+from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 from tests.folders.making import make_folder
 from tests.working import measured_by_work

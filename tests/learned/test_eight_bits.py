@@ -17,8 +17,9 @@ from latebind.learned.compiled import to_eight_bit_lookup
 from latebind.learned.compose import Composer, Composition, Costs, Seen, Variant, send
 from latebind.learned.head import SURE
 from latebind.learned.lookup import compile_lookup_files
+from latebind.learned.metadata import StoredCaches, StoredLevel, StoredLookup, levels_down_to, read_caches
 from latebind.learned.promise import Promise
-from latebind.learned.stored import LookupFiles, StoredCaches, StoredLevel, StoredLookup, levels_down_to, read_caches
+from latebind.learned.stored import LookupFiles
 from latebind.program.build import build_program
 from latebind.program.export import Exported, export
 from latebind.program.load import load_program

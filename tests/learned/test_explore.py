@@ -17,9 +17,9 @@ from latebind.learned.exploration_folder import (
     explored_folder,
 )
 from latebind.learned.explore import SELECTOR_SHARE, Explorer, Progress, on_threads
+from latebind.learned.metadata import read_caches
 from latebind.learned.plan import Candidate
 from latebind.learned.report import CacheReport
-from latebind.learned.stored import read_caches
 from latebind.learned.train import Lesson, predict
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory

@@ -22,9 +22,10 @@ from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.compose import Costs, Seen, send
 from latebind.learned.exploration_folder import fingerprint
 from latebind.learned.lookup import load_functions, load_lookups
+from latebind.learned.metadata import read_caches
 from latebind.learned.report import by_length
 from latebind.learned.samples import Samples
-from latebind.learned.stored import HELD_OUT, LESSONS, read_caches, read_rows
+from latebind.learned.stored import HELD_OUT, LESSONS, read_rows
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.program.program import Program

@@ -14,8 +14,9 @@ from latebind.program.backends import run_chain
 from latebind.program.build import MAX_OVERHEAD, BuildReport, build_program
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
+from latebind.program.metadata import read_model, read_profile, read_spec_and_costs
 from latebind.program.program import profile_program
-from latebind.program.stored import files_with_entry, read_model, read_profile, read_spec_and_costs, read_stages
+from latebind.program.stored import files_with_entry, read_stages
 from latebind.program.verify import relative_error
 from latebind.repository.directory import GRAPH, MODEL, PROFILE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors, tensor_bytes

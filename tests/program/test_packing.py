@@ -16,9 +16,9 @@ from latebind.program.eager import in_eager
 from latebind.program.export import export, run_module
 from latebind.program.graph import Graph
 from latebind.program.load import load_program, open_program
+from latebind.program.metadata import read_model
 from latebind.program.packing import packed, places, places_of_full
 from latebind.program.padding import filled_up, together, turned
-from latebind.program.stored import read_model
 from latebind.program.verify import relative_error
 from tests.program.modules import Reader
 

@@ -21,8 +21,8 @@ from latebind.program.backends import StageFunction, Use, compile_graph, twin
 from latebind.program.export import export, run_module
 from latebind.program.graph import graph_to_json
 from latebind.program.load import SPARE, has_copies
-from latebind.program.measure import Profile, this_hardware
-from latebind.program.stored import FORMAT, StoredModel, write_model
+from latebind.program.metadata import FORMAT, Profile, StoredModel, this_hardware
+from latebind.program.stored import write_model
 from latebind.program.verify import relative_error
 from latebind.repository.directory import GRAPH
 from tests.forked import printed_by

@@ -6,7 +6,7 @@ import numpy as np
 
 from latebind.bench.client import Array
 from latebind.bench.subject import Subject
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 from tests.sequences import rows_of, some_sentences

@@ -12,7 +12,7 @@ from latebind.bench.subject import Setting
 from latebind.domain.config import PolicyConfig, SchedulerConfig
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Arrived, StageDone
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
 from latebind.scheduler import Scheduler
 from latebind.simulation.hardware import Agenda, Work

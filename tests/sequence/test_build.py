@@ -18,7 +18,7 @@ from latebind.program.backends import StageFunction, exact_backends
 from latebind.program.export import Exported, export, merged
 from latebind.program.graph import graph_to_json, read_graph_file
 from latebind.program.load import load_program
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import MODEL, SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.listing import find_models
 from latebind.repository.tensors import read_tensors, tensor_file

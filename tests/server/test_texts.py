@@ -25,7 +25,7 @@ from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, TOKENIZER, Role, Stored, TextSettings
 from latebind.program.build import build_program
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 from latebind.repository.listing import Selection
 from latebind.server.calls import Terms

@@ -15,7 +15,7 @@ from latebind.domain.errors import QueryError
 from latebind.domain.sizes import Dim
 from latebind.engine.engines import probe
 from latebind.program.build import build_program
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.queries.file.definition import read_query
 from latebind.repository.directory import ModelDirectory
 from latebind.server.gateway import Array, as_numbers

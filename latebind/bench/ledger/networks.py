@@ -15,7 +15,8 @@ from latebind.bench.server import launched
 from latebind.domain.costs import Curve
 from latebind.domain.model import TensorSpec
 from latebind.learned.head import Head
-from latebind.learned.stored import FORMAT, LookupFiles, StoredCaches, StoredLookup, write_caches
+from latebind.learned.metadata import FORMAT, StoredCaches, StoredLookup
+from latebind.learned.stored import LookupFiles, write_caches
 from latebind.program.build import BuildReport, build_program
 from latebind.program.graph import Graph, Node, TensorType, Value
 from latebind.sequence.build import build_sequence

@@ -11,7 +11,7 @@ from latebind.bench import subject as bench
 from latebind.cli.options import DataOption
 from latebind.cli.sources import load_sized_rows, rows_for
 from latebind.domain.errors import ConfigError, NotFound, RepositoryError
-from latebind.program.stored import read_model
+from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 

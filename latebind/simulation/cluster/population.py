@@ -136,8 +136,8 @@ def _declared(models: Models, name: str, random: np.random.Generator) -> Cluster
 def _built(models: Models) -> list[ClusterModel]:
     """Read the newest version of every model in a folder, or of those named: measured costs, but no weights."""
     # These import torch, which takes a second, and most workloads only declare models.
-    from latebind.learned.stored import read_caches, with_caches  # noqa: PLC0415
-    from latebind.program.stored import read_spec_and_costs  # noqa: PLC0415
+    from latebind.learned.metadata import read_caches, with_caches  # noqa: PLC0415
+    from latebind.program.metadata import read_spec_and_costs  # noqa: PLC0415
     from latebind.repository.directory import WEIGHTS, ModelDirectory  # noqa: PLC0415
     from latebind.repository.listing import find_models  # noqa: PLC0415
 

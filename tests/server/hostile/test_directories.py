@@ -21,11 +21,11 @@ from latebind.adaptation.versions import ABOUT, CURRENT, FORMAT, Versions
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import LatebindError, QueryError, RepositoryError
 from latebind.engine.crew import load_model
-from latebind.learned.stored import LIST, read_caches
+from latebind.learned.metadata import LIST, read_caches
 from latebind.program import graph
 from latebind.program.graph import MOST_BYTES, read_graph_file
 from latebind.program.load import open_program
-from latebind.program.stored import read_spec_and_costs
+from latebind.program.metadata import read_spec_and_costs
 from latebind.queries.file.definition import read_query
 from latebind.repository.directory import (
     GRAPH,

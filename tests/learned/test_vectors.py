@@ -14,11 +14,21 @@ from typer.testing import CliRunner
 
 from latebind.cli.main import app
 from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.sizes import Dim
 from latebind.folders.build import build_near, data_of, read_folder
 from latebind.hosting import build_folder_once
 from latebind.learned.promise import Fidelity, Promise
 from latebind.learned.samples import Samples
-from latebind.learned.vectors import NEARNESS, Nearness, certify, cosines_of, read_nearness, recall, vectors_of
+from latebind.learned.vectors import (
+    NEARNESS,
+    Nearness,
+    certify,
+    cosines_of,
+    read_nearness,
+    recall,
+    vectors_of,
+    vectors_together,
+)
 from latebind.program.backends import exact_backends
 from latebind.program.build import build_program
 from latebind.program.load import load_program
@@ -90,6 +100,59 @@ def test_what_held_out_rows_show_of_eight_bits_is_written_and_counted_rightly(tm
     assert found.recall == pytest.approx(recall(own, full), abs=0.01)
     assert read_nearness(ModelDirectory.open(after.path)) == found
     assert "at least" in dict(found.rows())["fidelity"]
+
+
+class Leaky(nn.Module):
+    """Vectors of texts; what stands behind a text's end counts for a little, so beside longer ones it has another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(50, 64)
+        self.words.weight.data[:, 0] *= 30  # beside such a number, as encoders have them, others are rounded coarsely
+        self.layers = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Map two `(B, L) int64` to `(B, 64)`."""
+        shares = (0.001 + mask)[:, :, None]
+        return functional.normalize((self.layers(self.words(ids)) * shares).sum(1), dim=-1)
+
+
+@needs_int8
+def test_each_vector_counts_as_it_is_alone_or_beside_longer_texts_whichever_is_worse(tmp_path: Path) -> None:
+    random = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 25, (400,), generator=random).tolist()
+    rows = [torch.randint(1, 50, (length,), generator=random) for length in lengths]
+    directory = build_program(
+        Leaky().eval(),
+        {"ids": torch.stack([rows[0][:1]] * 4), "mask": torch.ones(4, 1, dtype=torch.int64)},
+        directory=tmp_path / "m" / "1",
+        name="m",
+        backends=[INT8],
+        tolerance=0.5,
+        max_batch=4,
+        dims=[Dim("L", 1, 24)],
+        sizes={"ids": ["L"], "mask": ["L"]},
+    ).directory
+    program, full = load_program(directory), load_program(directory, backend=exact_backends()[-1])
+    assert not program.spec.one_size
+    samples = Samples({"ids": rows, "mask": [torch.ones_like(row) for row in rows]})
+    known = samples.ordered(program.spec.inputs, program.spec.dims)
+    wanted = vectors_of(full, known)
+    alone, together = (each(program, known) for each in (vectors_of, vectors_together))
+    by_hand = list[Tensor]()
+    for first in range(0, 400, 4):
+        ids = nn.utils.rnn.pad_sequence(rows[first : first + 4], batch_first=True)
+        by_hand.append(program.run(ids, (ids > 0).long())[0].clone())
+    torch.testing.assert_close(together, torch.cat(by_hand), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(alone[:1], program.run(rows[0][None], torch.ones_like(rows[0])[None])[0])
+    each = [cosines_of(vectors, wanted) for vectors in (alone, together)]
+    worse = np.minimum(*each)
+    assert all((one > worse + 1e-7).mean() > 0.01 for one in each)  # some texts are worse alone, and some together
+    _, found = certify(directory, samples, Fidelity(0.97, 0.99), PROMISE)
+    assert found is not None
+    assert found.mean == pytest.approx(worse.mean(), abs=1e-12)
+    assert all(worse.mean() < one.mean() - 1e-7 for one in each)
 
 
 @needs_int8

@@ -14,12 +14,13 @@ import torch
 from examples.query.scenes import GATE, INPUT, SIZES, Pictures, Scene, scene, shortened
 from examples.query.train import accuracy_in, restored
 from latebind.cli.console import console, percent, progress, show
+from latebind.domain.defaults import MIN_STAGE_SECONDS
 from latebind.learned.build import build_caches
 from latebind.learned.exploration_folder import explored_folder
 from latebind.learned.metadata import ACCURACY, LIST, Accuracy, read_caches, with_caches, write_accuracy
 from latebind.learned.samples import Samples
 from latebind.program.backends import BACKENDS
-from latebind.program.build import MIN_STAGE_SECONDS, Progress, build_program
+from latebind.program.build import Progress, build_program
 from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import MANIFEST, ModelDirectory
 from latebind.repository.listing import Repository

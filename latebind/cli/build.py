@@ -1,51 +1,19 @@
-"""`latebind build` and `latebind calibrate`: a model directory of a module, with learned caches if there is data."""
+"""`latebind build` and `latebind calibrate`: their options. `building` does what they ask for, with torch."""
 
-import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-import torch
 import typer
-from torch import Tensor, nn
 
-from latebind.cli.console import console, progress, reporting, save, show, show_pairs
+from latebind.cli.console import reporting
 from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
-from latebind.cli.sources import (
-    check_batch,
-    example_inputs,
-    load_module,
-    load_rows,
-    load_samples,
-    read_dims,
-    samples_for,
-)
+from latebind.domain.defaults import MIN_STAGE_SECONDS, PRESENTATIONS
 from latebind.domain.errors import ConfigError
-from latebind.domain.model import Task, TensorSpec
-from latebind.folders.build import NO_DATA, build_folder, build_near, check_fidelity, data_of, read_folder
-from latebind.folders.files import is_folder
-from latebind.folders.hub import folder_name
-from latebind.folders.rows import LABEL, TEXT
-from latebind.learned.build import CANDIDATES, PRESENTATIONS, build_caches, recalibrate
-from latebind.learned.exploration_folder import delete_exploration, explored_folder
-from latebind.learned.networks import EVERY, check_kinds
+from latebind.folders.files import LABEL, TEXT, is_folder
 from latebind.learned.promise import ANSWERS, CACHE_BYTES, Fidelity, Promise
-from latebind.learned.samples import Samples, check_task, doubt
-from latebind.learned.vectors import DECLARE, certify
-from latebind.program.build import MAX_OVERHEAD, MIN_STAGE_SECONDS, Settings, build_program
-from latebind.program.lengths import input_specs
-from latebind.program.measure import with_batch
-from latebind.program.metadata import read_model
-from latebind.repository.directory import ModelDirectory
-from latebind.repository.listing import Repository, find_models
-from latebind.sequence.build import build_sequence
-from latebind.sequence.export import TOKENS, is_sequence
-from latebind.server.limits import too_large_a_row
-
-ALL = "all"
-FULL = "full: no backend of lower precision is quicker here and stays as near, so every vector is the network's own"
+from latebind.repository.listing import find_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +138,6 @@ class Training:
         bool, typer.Option("--fresh", help="Train everything again, including what an earlier build trained.")
     ] = False
 
-    def kinds(self) -> tuple[str, ...]:
-        """Return the kinds to train, each once. Raises `ConfigError` for one that there is not."""
-        named = [one for kind in self.kind or () for one in (EVERY if kind == ALL else (kind,))]
-        check_kinds(named)
-        return tuple(dict.fromkeys(named))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
@@ -197,59 +159,6 @@ class Compiled:
     ] = None
     max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
     threads: Threads = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Building:
-    """What one build was asked for, checked: groups of options, and what of them goes to `build_program`.
-
-    `stages` say where to cut, which a sequence model is not.
-    """
-
-    made: Made
-    rows: Rows
-    training: Training
-    promised: Promised
-    stages: dict[str, Any]
-    how: dict[str, Any]
-    seed: int
-
-    @property
-    def title(self) -> str:
-        """The model's name."""
-        return str(self.how["name"])
-
-    def add_caches(self, samples: tuple[Samples, Samples], task: str) -> dict[str, object]:
-        """Train learned caches for the model that was built, if it is a classifier, and return figures of them."""
-        path: Path = self.how["directory"]
-        if unknown := doubt(ModelDirectory.open(path), samples, task):
-            show_pairs("no learned caches", [("why", unknown)])
-            return {}
-        training, promise = self.training, self.promised.promise()
-        with progress("learning caches") as tell, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=__name__)  # the table says it
-            if training.fresh:
-                delete_exploration(explored_folder(path))
-            learned = build_caches(
-                ModelDirectory.open(path),
-                *samples,
-                fidelity=promise.fidelity,
-                confidence=promise.confidence,
-                presentations=training.lessons,
-                kinds=training.kinds(),
-                candidates=0 if ALL in (training.kind or ()) else CANDIDATES,
-                explored=explored_folder(path),
-                cache_bytes=promise.cache_bytes,
-                answers=promise.answers,
-                task=task,
-                threads=self.how["threads"],
-                seed=self.seed,
-                progress=tell,
-            )
-        show_pairs(f"learned caches for fidelity {promise.fidelity:g}", learned.rows())
-        if learned.tried:
-            show("all networks explored, each alone at the target", learned.variants())
-        return {"caches": learned.rows(), "variants": learned.variants()}
 
 
 def build(
@@ -298,85 +207,18 @@ def build(
       --data examples.cifar10.data:samples --data-option data=cifar10/ --fidelity 0.97`
     """
     with reporting():
-        # Whatever options no build can take is told before a module is made.
-        from_folder = is_folder(made.module)
-        _check_options(made, rows, from_folder=from_folder)
-        title = made.name or (folder_name(made.module) if from_folder else made.module.rpartition(":")[2])
-        path = Repository(made.repository).path_for(title, made.version)
-        if not compiled.min_stage_ms >= 0:
-            raise ConfigError(f"--min-stage-ms {compiled.min_stage_ms:g}: give 0 or more")
-        stages: dict[str, Any] = {
-            "min_stage_seconds": compiled.min_stage_ms / 1e3,
-            "min_stage_bytes": in_bytes("--min-stage-mb", compiled.min_stage_mb, 1e6),
-            "max_overhead": MAX_OVERHEAD if compiled.min_stage_ms else None,
-        }
-        how: dict[str, Any] = {
-            "max_batch": compiled.max_batch,
-            "backends": compiled.backend,
-            "tolerance": compiled.tolerance,
-            "threads": compiled.threads,
-        }
+        _check_options(made, rows, compiled, from_folder=is_folder(made.module))
         promised.promise()
-        declared = compiled.tolerance or promised.asked().tolerance  # a distance allows what a tolerance does
-        Settings.checked(title, made.version, **(how | {"tolerance": declared}))
-        training.kinds()
-        how |= {"directory": path, "name": title, "version": made.version}
-        building = Building(made, rows, training, promised, stages, how, seed)
-        figures = _folder(building) if from_folder else _module(building)
-        console.print(f"serve it with: latebind serve {made.repository}")
-        save(json_file, figures)
+        from latebind.cli.building import build_model
+
+        build_model(made, rows, training, promised, compiled, seed=seed, json_file=json_file)
 
 
-def _module(building: Building) -> dict[str, object]:
-    """Build what a function returns, with learned caches where there is data."""
-    made, rows, title = building.made, building.rows, building.title
-    check_task(rows.task)
-    if building.promised.asked().cosine is not None:
-        raise ConfigError(
-            f"--fidelity {building.promised.asked()}: a cosine is promised of embeddings in folders as Hugging Face "
-            "saves them; build another module that answers with vectors with --tolerance, then run `latebind calibrate`"
-        )
-    network = load_module(made.module, made.weights)
-    examples, varying = example_inputs(made.inputs or (), made.dims or (), seed=building.seed)
-    given = {name: (str(some.dtype).removeprefix("torch."), some.shape[1:]) for name, some in examples.items()}
-    specs = input_specs(given, *varying)
-    _check_size(title, specs, building.how["max_batch"])
-    if is_sequence(network):
-        return _sequence(network, examples, building)
-    samples = load_samples(rows.data, rows.data_option, seed=building.seed, inputs=specs) if rows.data else None
-    # before anything is made, and a former model replaced
-    ordered = [part.ordered(specs, varying.dims) for part in samples or ()]
-    data = ordered[0].typical() if ordered else None
-    if data is not None and varying.dims:  # what is measured is then as long as what comes
-        examples = dict(zip(examples, with_batch(data, 2), strict=True))
-    with progress(f"building {title}") as tell:
-        built = build_program(
-            network,
-            examples,
-            dims=varying.dims,
-            sizes=varying.sizes,
-            outputs=made.outputs,
-            data=data,
-            progress=tell,
-            **building.stages,
-            **building.how,
-        )
-    show_pairs(f"{title} version {made.version}", built.rows())
-    figures: dict[str, object] = {"program": built.rows(), "caches": None, "variants": None, "composition": None}
-    if samples is not None:
-        figures |= building.add_caches(samples, rows.task)
-    return figures
-
-
-def _check_size(title: str, specs: Sequence[TensorSpec], most: int) -> None:
-    """Say what a request may not have, and raise `ConfigError` for batches that no memory holds."""
-    check_batch(specs, most)
-    if told := too_large_a_row(specs):
-        console.print(f"{title}: {told}", markup=False, highlight=False)
-
-
-def _check_options(made: Made, rows: Rows, *, from_folder: bool) -> None:
-    """Raise `ConfigError` for options that are missing, or that a build of this kind has no use for."""
+def _check_options(made: Made, rows: Rows, compiled: Compiled, *, from_folder: bool) -> None:
+    """Raise `ConfigError` for options that no build can take, before torch is imported and a module made."""
+    if not compiled.min_stage_ms >= 0:
+        raise ConfigError(f"--min-stage-ms {compiled.min_stage_ms:g}: give 0 or more")
+    in_bytes("--min-stage-mb", compiled.min_stage_mb, 1e6)
     if not from_folder:
         if ":" not in made.module:
             raise ConfigError(
@@ -391,68 +233,6 @@ def _check_options(made: Made, rows: Rows, *, from_folder: bool) -> None:
     for option, given in {**unused, "--data-option": rows.data_option}.items():
         if given:
             raise ConfigError(f"{option}: the folder says that itself: leave the option out")
-
-
-def _folder(building: Building) -> dict[str, object]:
-    """Build a folder as Hugging Face saves it, with learned caches where there is data."""
-    made, rows, title = building.made, building.rows, building.title
-    with progress(f"building {title}") as tell:
-        tell("reading the folder", 0.0)
-        folder = read_folder(made.module, task=rows.task, dims=tuple(read_dims(made.dims or ()).values()))
-        about, fidelity = folder.about, building.promised.asked()
-        embeds = about.task is Task.EMBED
-        check_fidelity(folder, fidelity, has_data=bool(rows.data))
-        _check_size(title, folder.specs(), building.how["max_batch"])
-        data = NO_DATA
-        if rows.data:
-            tell("reading the data", 0.0)
-            columns = {"text_column": rows.text_column, "label_column": rows.label_column}
-            data = data_of(folder, Path(rows.data), **columns, seed=building.seed)
-        making = {"data": data, "progress": tell, **building.stages, **building.how}
-        near, refused = None, ""
-        if fidelity.cosine is None:
-            built = build_folder(folder, **making)
-        else:
-            built, near, refused = build_near(folder, fidelity=fidelity, promise=building.promised.promise(), **making)
-    takes = ", ".join(each.name + " (optional)" * each.optional for each in about.raw)
-    said = [
-        ("task", f"{about.task}, of {takes}"),
-        *(("note", line) for line in (*folder.told, *data.told)),
-        *built.rows(),
-    ]
-    show_pairs(f"{title} version {made.version}", said)
-    figures: dict[str, object] = {"program": said, "caches": None, "variants": None, "composition": None}
-    if embeds and data.samples is not None:
-        shown = near.rows() if near is not None else [("precision", DECLARE if fidelity.cosine is None else FULL)]
-        shown += [("warning", refused)] if refused else []
-        show_pairs(f"vectors for fidelity {fidelity}", shown)
-        return figures | {"vectors": shown}
-    if data.samples is not None:
-        figures |= building.add_caches(data.samples, Task.CLASSIFY)
-    return figures
-
-
-def _sequence(network: nn.Module, examples: dict[str, Tensor], building: Building) -> dict[str, object]:
-    """Build a sequence model, on rows like those to come if there are any."""
-    made, rows, title = building.made, building.rows, building.title
-    if made.outputs:
-        raise ConfigError(f"--output {made.outputs[0]}: a sequence model has one output, {TOKENS}: leave --output out")
-    if made.dims:
-        raise ConfigError(
-            f"--dim {made.dims[0]}: rows of a sequence model are of any length already: give the longest as a number"
-        )
-    tokens = next(iter(examples.values()))
-    if rows.data:
-        arrays = list(load_rows(rows.data, rows.data_option)[0].values())
-        if len(examples) != 1 or len(arrays) != 1 or arrays[0].shape[1:] != tokens.shape[1:]:
-            raise ConfigError(
-                f"--data {rows.data!r} must give one array of rows like --input {' '.join(made.inputs or ())}"
-            )
-        tokens = torch.from_numpy(arrays[0])
-    with progress(f"building {title}") as tell:
-        built = build_sequence(network, tokens, measured_lengths=bool(rows.data), progress=tell, **building.how)
-    show_pairs(f"{title} version {made.version}", built.rows())
-    return {"program": built.rows()}
 
 
 class Lookups(StrEnum):
@@ -486,30 +266,9 @@ def calibrate(
 
     Example: `latebind calibrate models --model resnet56 --data recent.npz --fidelity 0.99`
     """
-    with reporting(), progress("calibrating") as tell:
-        promise, fidelity = promised.promise(), promised.asked()
-        directory = ModelDirectory.open(*find_models(repository, [model]))
-        _, held_out = samples_for(directory, data, data_option, seed=seed)
-        if fidelity.cosine is not None or read_model(directory).about.task is Task.EMBED:
-            _, near = certify(directory, held_out, fidelity, promise, threads=threads)
-            if near is not None and not near.kept:
-                raise ConfigError(f"{model}: {near.said}: nothing was changed; build it again, or ask for less")
-            shown = near.rows() if near is not None else [("precision", FULL)]
-            show_pairs(f"vectors for fidelity {fidelity}", shown)
-            save(json_file, shown)
-            return
-        report = recalibrate(
-            directory,
-            held_out,
-            fidelity=promise.fidelity,
-            confidence=promise.confidence,
-            threads=threads,
-            backend=backend,
-            seed=seed,
-            cache_bytes=promise.cache_bytes,
-            aside=None if lookups is Lookups.AUTO else lookups is Lookups.ASIDE,
-            answers=promise.answers,
-            progress=tell,
-        )
-    show_pairs(f"learned caches for fidelity {promise.fidelity:g}", report.rows())
-    save(json_file, report.rows())
+    with reporting():
+        promised.promise()
+        (path,) = find_models(repository, [model])
+        from latebind.cli.building import calibrate_model
+
+        calibrate_model(path, data, data_option, promised, backend, threads, lookups, seed=seed, json_file=json_file)

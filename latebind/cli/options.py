@@ -1,5 +1,6 @@
 """Options that several commands have, and the words in them that are read here."""
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,7 @@ from typing import Annotated
 import typer
 
 from latebind.domain.errors import ConfigError
+from latebind.domain.sizes import Dim
 
 MOST = 1 << 62  # bytes: more than there is anywhere
 
@@ -24,6 +26,25 @@ def in_bytes(option: str, amount: float, unit: float) -> int:
     if not amount >= 0:
         raise ConfigError(f"{option} {amount:g}: give 0 or more")
     return round(min(amount * unit, MOST))
+
+
+def read_dims(options: Sequence[str]) -> dict[str, Dim]:
+    """Return the dimensions that options such as `L=1..512` and `H=32..1024:32` declare, by name.
+
+    Raises `ConfigError`.
+    """
+    found: dict[str, Dim] = {}
+    for option in options:
+        name, _, text = option.partition("=")
+        if not name.isidentifier() or "x" in name:  # which stands between sizes
+            raise ConfigError(f"--dim {option!r:.140}: write it as L=1..512, with a name of letters and no x")
+        if name in found:
+            raise ConfigError(f"--dim {option!r:.140}: {name} is declared twice")
+        try:
+            found[name] = Dim.read(name, text)
+        except ValueError as error:
+            raise ConfigError(f"--dim {option!r:.140}: {error}") from None
+    return found
 
 
 def _drawable(file: Path | None) -> Path | None:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import Tensor, nn
 
+from latebind.cli.options import read_dims
 from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ITEM_BYTES, Media, Task, TensorSpec
 from latebind.domain.sizes import Dim, Size
@@ -164,25 +165,6 @@ def check_batch(specs: Iterable[TensorSpec], most: int, memory: int | None = Non
 
 def _memory() -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def read_dims(options: Sequence[str]) -> dict[str, Dim]:
-    """Return the dimensions that options such as `L=1..512` and `H=32..1024:32` declare, by name.
-
-    Raises `ConfigError`.
-    """
-    found: dict[str, Dim] = {}
-    for option in options:
-        name, _, text = option.partition("=")
-        if not name.isidentifier() or "x" in name:  # which stands between sizes
-            raise ConfigError(f"--dim {option!r:.140}: write it as L=1..512, with a name of letters and no x")
-        if name in found:
-            raise ConfigError(f"--dim {option!r:.140}: {name} is declared twice")
-        try:
-            found[name] = Dim.read(name, text)
-        except ValueError as error:
-            raise ConfigError(f"--dim {option!r:.140}: {error}") from None
-    return found
 
 
 def _undeclared(size: str, dims: Mapping[str, Dim]) -> str:

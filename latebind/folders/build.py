@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import About, Media, Task, TensorSpec
 from latebind.domain.sizes import Dim
-from latebind.folders.files import CONFIG, Taken, taken
+from latebind.folders.files import CONFIG, LABEL, TEXT, Taken, taken
 from latebind.folders.hub import local_folder
 from latebind.folders.networks import Network, configuration, kind_of, load_network, quietly, task_of
 from latebind.folders.reading import Reading, reading_of
-from latebind.folders.rows import LABEL, TEXT, Labelled, parts_of, read_labelled, read_samples, read_texts
+from latebind.folders.rows import Labelled, parts_of, read_labelled, read_samples, read_texts
 from latebind.folders.sequences import SequenceNetwork, example_tokens
 from latebind.folders.tasks import LOGITS, activation_of, around, labels_of
 from latebind.folders.writing import tokens_of, writing_of

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from latebind.domain.errors import ConfigError
 from latebind.repository.directory import NAME
 
+TEXT, PAIR, LABEL = "text", "text_pair", "label"  # the columns, and the raw inputs of texts
 HUB = "hf:"  # before a name at the hub
 CONFIG, MODULES = "config.json", "modules.json"
 WEIGHTS, SHARDS = "model.safetensors", "model.safetensors.index.json"

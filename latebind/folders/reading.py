@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Media, RawInput, Task
 from latebind.domain.sizes import Dim, Size
-from latebind.folders.files import CONFIG, Taken
+from latebind.folders.files import CONFIG, PAIR, TEXT, Taken
 from latebind.folders.networks import Network, quietly
-from latebind.folders.rows import PAIR, TEXT
 from latebind.folders.tasks import MASK
 from latebind.preprocessing.pictures import picture_settings
 from latebind.preprocessing.preprocessor import Raw

@@ -15,10 +15,10 @@ import torch
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Media
 from latebind.domain.wording import instead
+from latebind.folders.files import LABEL, PAIR, TEXT
 from latebind.learned.samples import Samples
 from latebind.preprocessing.preprocessor import Prepared, Preprocessor, Raw
 
-TEXT, PAIR, LABEL = "text", "text_pair", "label"  # the columns, and the raw inputs of texts
 RAW = {Media.TEXT: TEXT, Media.PICTURE: "image", Media.SOUND: "sound"}  # the raw inputs of labelled rows
 SPLIT, FIT, CALIBRATE = "split", "train", "validation"  # a column, and what it may say
 ENDINGS = {

@@ -7,11 +7,10 @@ import torch
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import LENGTH, Media, RawInput
 from latebind.domain.sizes import Dim
-from latebind.folders.files import Taken
+from latebind.folders.files import TEXT, Taken
 from latebind.folders.networks import Network
 from latebind.folders.reading import LENGTH as READ
 from latebind.folders.reading import LONGEST_TEXT, TEXTS, Given, Reading, Rows, tokenizer_of
-from latebind.folders.rows import TEXT
 from latebind.folders.sequences import SequenceNetwork, example_tokens, sequence_of
 from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.preprocessing.settings import TOKENIZER, Role, TextSettings

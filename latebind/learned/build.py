@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from latebind.domain.costs import Grid
+from latebind.domain.defaults import CANDIDATES, PRESENTATIONS
 from latebind.domain.errors import ConfigError
 from latebind.learned.activations import Observed, apply_heads, observe
 from latebind.learned.compose import Composition, Costs, Seen, Variant, hits_alone, over_lengths
@@ -61,9 +62,7 @@ from latebind.program.metadata import read_model
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 
-CANDIDATES = 3
 CURVE = (0.999, 0.995, 0.99, 0.98, 0.97, 0.96, 0.95, 0.93, 0.9)  # fidelities of the operating curve, and the target's
-PRESENTATIONS = 300_000  # rows that each predictor sees, repetitions counted
 WORTH_A_CORE = 1.05  # factor in mean latency that lookups aside must gain, because they use another core
 WORTH_A_TAIL = 1.25  # factor in mean latency that the usual tail may cost
 LITTLE = 1e-3  # seconds: below, asking a lookup costs about what it saves

@@ -18,7 +18,6 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betaincinv, gammaln
 
 from latebind.domain.errors import ConfigError
 
@@ -35,6 +34,8 @@ def upper_bound(wrong: int, samples: int, confidence: float) -> float:
     """Return the one-sided Clopper-Pearson upper bound on the unknown share of wrong answers."""
     if wrong >= samples:
         return 1.0
+    from scipy.special import betaincinv  # noqa: PLC0415  # it is slow to import, and the help of commands needs none
+
     return float(betaincinv(wrong + 1, samples - wrong, confidence))
 
 
@@ -84,6 +85,8 @@ def _chance(wrong: int, samples: int, more: int, answers: int) -> float:
 
 def _log_choose(n: float, k: NDArray[np.float64] | float) -> NDArray[np.float64]:
     """Return the logarithm of n over k."""
+    from scipy.special import gammaln  # noqa: PLC0415
+
     found: NDArray[np.float64] = gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1)
     return found
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.costs import Grid
+from latebind.domain.defaults import MAX_OVERHEAD, MIN_STAGE_SECONDS
 from latebind.domain.errors import ConfigError, ExportError, LatebindError
 from latebind.domain.model import NOTHING_KNOWN, About, StageKind, TensorSpec
 from latebind.domain.sizes import Dim, Size
@@ -54,9 +55,6 @@ RUNS, FEWEST_RUNS = 41, 7  # of each side in a comparison
 COMPARED_SECONDS = 1.0  # a side's time in a comparison, unless the fewest runs take longer
 ATTEMPTS = 4  # times as many runs at most, where they differ too much to decide by them
 NORMAL = 0.98  # half of the quantile of a normal distribution that 39 in 40 are below
-MAX_OVERHEAD = 0.04  # of a chain's time over the uncut model's
-BOUNDARY_SECONDS = 31e-6  # the engine's time between two stages with nothing queued: `python -m research boundary`
-MIN_STAGE_SECONDS = round(BOUNDARY_SECONDS / MAX_OVERHEAD, 4)  # so its boundary is at most that share of it
 NOT_CUT = "not cut: stages would be too short, or cutting cost too much; --min-stage-ms 0 cuts everywhere"
 
 LEAST_SAVED = 0.05  # of the time of a batch of different lengths, for rows to be packed

@@ -1,5 +1,6 @@
 """What lists say of commands that nobody has imported, and what works in an installation without extras."""
 
+import subprocess
 import sys
 import tomllib
 from contextlib import suppress
@@ -42,8 +43,31 @@ def test_a_list_of_commands_imports_none_and_says_of_each_what_its_docstring_say
         assert " ".join(told.split()[:6]) in said
 
 
+OPTIONS = """
+import sys
+from latebind.cli.main import app
+for words in {commands!r}:
+    try:
+        app(words)
+    except SystemExit as ended:
+        print("ended", ended.code)
+print("imported:", *({{"torch", "transformers", "openvino"}} & set(sys.modules)))
+"""
+
+
+def test_options_are_told_and_checked_without_torch() -> None:
+    slow = {"bench", "models", "versions"}
+    commands = [[name] for name in Commands.modules if name not in slow]
+    commands += [["bench", name] for name in Benchmarks.modules]
+    asked = [[*words, more] for words in commands for more in ("--help", "--no-such-option")]
+    code = OPTIONS.format(commands=asked)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.count("ended 0") == done.stdout.count("ended 2") == len(commands)
+    assert done.stdout.endswith("imported:\n")
+
+
 def test_a_part_that_needs_an_extra_names_it_in_one_line() -> None:
-    said = printed_by("tests.cli.test_lists", "bench", "load", "models", "--rate", "5").splitlines()
+    said = printed_by("tests.cli.test_lists", "bench", "load", "models", "--model", "m", "--rate", "5").splitlines()
     assert [line for line in said if "not installed" in line] == [
         "error: psutil is not installed: pip install 'latebind[bench]'"
     ]

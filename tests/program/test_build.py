@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from latebind.domain.defaults import MAX_OVERHEAD
 from latebind.domain.errors import ConfigError, ExportError, RepositoryError
 from latebind.domain.model import About, Activation, Media, RawInput, Task
 from latebind.program import load
 from latebind.program.backends import run_chain
-from latebind.program.build import MAX_OVERHEAD, BuildReport, build_program
+from latebind.program.build import BuildReport, build_program
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
 from latebind.program.metadata import read_model, read_profile, read_spec_and_costs

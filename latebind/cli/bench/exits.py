@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from latebind.bench import exits as bench
-from latebind.bench import memory as workers
-from latebind.bench.subject import MadeUp, Setting, sized, sizes_drawn, sizes_in
 from latebind.cli.bench.options import Backend, Core, FrontendCore, Model, Repository, ServerLog, Subject, Tuning
 from latebind.cli.console import console, progress, reporting, save, show
-from latebind.cli.options import JsonFile, Seed, numbers
-from latebind.cli.sources import read_dims
+from latebind.cli.options import JsonFile, Seed, numbers, read_dims
 from latebind.domain.errors import ConfigError
+
+if TYPE_CHECKING:
+    from latebind.bench.subject import MadeUp
 
 DRAWN: Final = 1000  # sizes of rows
 
@@ -41,6 +40,9 @@ def exits(
     Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:unseen --data-option
     data=cifar10/ --folds 5`
     """
+    from latebind.bench import exits as bench
+    from latebind.bench.subject import Setting
+
     setting = Setting(backend, (frontend_core,), engine_core, seed, log)
     with reporting(), progress("asking two servers") as tell:
         found = bench.closed(subject.load(), setting=setting, folds=tuning.wanted(), full=full, progress=tell)
@@ -97,6 +99,8 @@ def load(
     * `latebind bench load models --model guard --dim L=5..40`
     * `latebind bench load models --model guard --lengths lengths.txt --deadline-ms 100`
     """
+    from latebind.bench import exits as bench
+
     with reporting():
         deadline = deadline_ms / 1e3
         if subject.data is not None and (dims or lengths):
@@ -110,8 +114,10 @@ def load(
     save(json_file, {"sides": found.rows(), "exits": found.exit_rows(), "lengths": by_length})
 
 
-def _made_up(subject: Subject, dims: Sequence[str], lengths: Path | None, seed: int) -> MadeUp:
+def _made_up(subject: Subject, dims: Sequence[str], lengths: Path | None, seed: int) -> "MadeUp":
     """Return the model with rows of sizes from a file, or drawn from ranges. Raises `ConfigError`."""
+    from latebind.bench.subject import MadeUp, sized, sizes_drawn, sizes_in
+
     spec = sized(subject.repository, subject.model)
     if lengths is not None and dims:
         raise ConfigError("--dim and --lengths both say which sizes to send: give one of them")
@@ -137,6 +143,8 @@ def memory(
 
     Example: `latebind bench memory models --model resnet56`
     """
+    from latebind.bench import memory as workers
+
     with reporting():
         wanted = () if granularities is None else numbers("--granularities", granularities)
         found = workers.run(repository, model, granularities=wanted, backend=backend)

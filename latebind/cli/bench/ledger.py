@@ -12,7 +12,6 @@ import typer
 import uvloop
 
 from latebind.bench.client import poisson
-from latebind.bench.ledger import networks
 from latebind.bench.ledger.faults import Fault, Injector
 from latebind.bench.ledger.play import Target, play, tables
 from latebind.bench.ledger.questions import KINDS, Mix, Protocol, Questions
@@ -109,6 +108,8 @@ def _server(
 ) -> AbstractContextManager[Target]:
     """Return the server at a URL, or start one with models built in `folder`. Raises `ConfigError`."""
     if url is None:
+        from latebind.bench.ledger import networks
+
         return networks.serving(folder, models, options)
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.hostname:

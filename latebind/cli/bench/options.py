@@ -3,17 +3,19 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from latebind.bench import subject as bench
 from latebind.cli.options import DataOption
-from latebind.cli.sources import load_sized_rows, rows_for
 from latebind.domain.errors import ConfigError, NotFound, RepositoryError
 from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
+
+if TYPE_CHECKING:
+    from latebind.bench.subject import Folds
+    from latebind.bench.subject import Subject as Loaded
 
 Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
 Model = Annotated[str, typer.Option(help="The name of the model in the folder.")]
@@ -55,8 +57,11 @@ class Subject:
     data: Data = None
     data_option: DataOption = None
 
-    def load(self) -> bench.Subject:
+    def load(self) -> "Loaded":
         """Return the model with its rows, and with labels if there are any. Raises `ConfigError`."""
+        from latebind.bench.subject import Subject as Loaded
+        from latebind.cli.sources import load_sized_rows, rows_for
+
         if self.data is None:
             raise ConfigError("there are no rows to send: give --data")
         directory = self._directory()
@@ -64,7 +69,7 @@ class Subject:
             rows = load_sized_rows(self.data, self.data_option, ())
         else:
             rows = rows_for(directory, self.data, self.data_option)
-        return bench.Subject(self.repository, self.model, *rows)
+        return Loaded(self.repository, self.model, *rows)
 
     def _directory(self) -> ModelDirectory | None:
         """Return where the model lies; None for a query or a sequence model, whose rows have one size in a file."""
@@ -90,6 +95,8 @@ class Tuning:
         float, typer.Option(help="For --folds: the share of answers that must equal the base model's.")
     ] = 0.97
 
-    def wanted(self) -> bench.Folds | None:
+    def wanted(self) -> "Folds | None":
         """Return the folds, or None to use the thresholds of the model."""
-        return bench.Folds(self.folds, self.fidelity) if self.folds else None
+        from latebind.bench.subject import Folds
+
+        return Folds(self.folds, self.fidelity) if self.folds else None

@@ -124,15 +124,30 @@ class BuiltTexts:
         return self.report.directory
 
 
-def build_texts(folder: Path) -> BuiltTexts:
-    """Train, build and calibrate in `folder`; takes seconds."""
+def build_texts(
+    folder: Path,
+    *,
+    backend: str = "eager",
+    tolerance: float | None = None,
+    fidelity: float = FIDELITY,
+    busy: float = 0.0,
+) -> BuiltTexts:
+    """Train, build and calibrate in `folder`; takes seconds.
+
+    What the wide layers add to a word has a spread that goes with `busy`: none, unless arithmetic is to matter there.
+    """
     torch.set_num_threads(1)
+    module, generator = trained(), torch.Generator().manual_seed(1)
+    for layer in module.down:
+        assert isinstance(layer, nn.Linear)
+        layer.weight.data += busy * torch.randn(layer.weight.shape, generator=generator)
     directory = build_program(
-        trained(),
+        module,
         dict(zip(("ids", "mask"), filled_up(texts()[0][:4], LONGEST), strict=True)),
         directory=folder / "1",
         name="texts",
-        backends=["eager"],
+        backends=[backend],
+        tolerance=tolerance,
         min_stage_seconds=0.0,
         max_overhead=None,
         max_batch=8,
@@ -143,7 +158,7 @@ def build_texts(folder: Path) -> BuiltTexts:
         directory,
         samples(0, FIT),
         samples(FIT, FIT + CALIBRATE),
-        fidelity=FIDELITY,
+        fidelity=fidelity,
         confidence=0.9,
         presentations=12_000,
     )

@@ -1,5 +1,6 @@
 """The learned caches of one model as they follow its traffic: what was seen, what is decided, what is made."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,25 +13,39 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, TOLD, Controller, Decision, Retrain, Version, name_of
+from latebind.adaptation.controller import (
+    BUILT,
+    FULL_DEPTH,
+    TOLD,
+    Controller,
+    Decision,
+    Retrain,
+    Version,
+    VersionLevel,
+    down_to,
+    name_of,
+)
 from latebind.adaptation.levels import Levels
 from latebind.adaptation.messages import Answered, OfLevel, Status
-from latebind.adaptation.retrain import Prior, by_class, material, retrain
+from latebind.adaptation.retrain import Prior, by_class, material, retrain, seen_of
 from latebind.adaptation.traffic import Familiar, Kept, Recent, Sample, Window, looks
 from latebind.adaptation.versions import Leadership, Versions, versions_folder
 from latebind.domain.config import AdaptationConfig
-from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.errors import ConfigError, NotFound, RepositoryError
 from latebind.domain.model import ITEM_BYTES, ModelSpec
 from latebind.learned.activations import Observed, apply_heads, features_of, observe
 from latebind.learned.compose import Costs, over_lengths, send
 from latebind.learned.head import Head
-from latebind.learned.lookup import load_functions
+from latebind.learned.lookup import Promises, load_functions
 from latebind.learned.metadata import levels_down_to, read_caches
 from latebind.learned.promise import Promise, upper_bound
 from latebind.learned.samples import Samples
 from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_rows
+from latebind.program.backends import exact_beside
 from latebind.program.load import load_program
 from latebind.repository.directory import ModelDirectory
+
+logger = logging.getLogger(__name__)
 
 # at least, for all answers: between two changes of the traffic several versions are made, and each may be wrong
 LASTING = 0.999
@@ -56,8 +71,8 @@ class Adapter:
     wanted, if there was one: where that had stopped exits, which may have been for this server alone, they stay
     stopped.
 
-    With a `floor` under 1, each level of the operating curve down to it is watched, and nothing is made: a version has
-    thresholds for one fidelity.
+    With a `floor` under 1, each level of the operating curve down to it is watched, and versions have thresholds for
+    each of them.
     """
 
     def __init__(
@@ -71,6 +86,8 @@ class Adapter:
         floor: float = 1.0,
     ) -> None:
         self._program = load_program(directory, threads=threads, backend=backend)
+        exact = exact_beside(self._program.backend)
+        self._base = None if exact is None else load_program(directory, threads=threads, backend=exact)
         self.spec: ModelSpec = self._program.spec
         caches = read_caches(directory)
         held_out, lessons = (read_rows(directory, name) for name in (HELD_OUT, LESSONS))
@@ -81,6 +98,11 @@ class Adapter:
         if wide := [lookup.name for lookup in caches.lookups if lookup not in at_hand]:
             raise ConfigError(
                 f"{self.spec.name} uses lookups of too many features to adapt: {', '.join(wide)}; build it with others"
+            )
+        if self.coarse and held_out.end is None:
+            raise ConfigError(
+                f"{self.spec.name} runs on {self._program.backend}, and what was kept of its data does not say how "
+                "often that answers as in full precision: run `latebind calibrate` for this backend first"
             )
         functions = load_functions(directory, at_hand, backend=self._program.backend, threads=threads)
         self._at_hand = {one.name: one for one in at_hand}
@@ -108,19 +130,15 @@ class Adapter:
         self._doubt = False  # whether an alarm said so
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         name = wanted if wanted == FULL_DEPTH else self.versions.first()[0]
-        levels = levels_down_to(caches, floor)[1:]
-        self._of_levels = {
-            round(level.target, FIDELITY_DIGITS): np.array([level.thresholds.get(one, np.inf) for one in self._lookups])
-            for level in levels
-        }
+        levels = levels_down_to(caches, floor)
+        self._levels = levels[1:]  # below the whole network, which promises the most
+        self._most = levels[0].target if levels else 1.0
         self._last = deque[bool](maxlen=TOLD)  # with levels, whether answers compared were the same
+        self._promised = [round(level.target, FIDELITY_DIGITS) for level in self._levels]
+        # With levels, the version wanted: its name, its heads, and its thresholds by level below the whole network.
+        self._in_use: tuple[str, Mapping[str, Head], Sequence[Mapping[str, float]]] = "", {}, ()
         self.trusted = True  # whether what `build` kept looks like the traffic
-        self.controller: Controller | Levels
-        if levels:
-            begun = FULL_DEPTH if name != BUILT else wanted or BUILT
-            self.controller = Levels(list(self._of_levels), begun, self._shows, stopped=self.versions.stopped())
-        else:
-            self.controller = self._controller(name)
+        self.controller = self._controller(name, wanted if down_to(wanted)[0] == name else name)
         self._to_compare, self._to_teach = deque[Sampled](), deque[Sampled]()
         self.due: Retrain | None = None  # a lesson that is to come
         # what the folder said last: the choice of the leader, or of an operator, for all servers that share it
@@ -129,13 +147,25 @@ class Adapter:
         self.leads = False
         self.sampled = self.retrained = self.refused = 0
 
-    def _controller(self, name: str) -> Controller:
+    @property
+    def coarse(self) -> bool:
+        """Whether the network computes in less than full precision, so that it is not the base model."""
+        return self._base is not None
+
+    def _controller(self, name: str, wanted: str) -> Controller:
         classes = self.spec.outputs[0].shape[0]
         full = Version(FULL_DEPTH, (0.0,) * classes, (self._costs.whole,) * classes)
         version = self.version(name)
         self.trusted = version is not None
         known = {} if version is None else {BUILT: self._built(), name: version}
-        return Controller(self._promise.fidelity, full, known, name, stopped=self.versions.stopped())
+        target, stopped = self._promise.fidelity, self.versions.stopped()
+        if self._levels:
+            return Levels(self._fidelities, target, full, known, wanted, self._shows, stopped=stopped)
+        return Controller(target, full, known, name, stopped=stopped)
+
+    @property
+    def _fidelities(self) -> list[float]:
+        return [level.target for level in self._levels]
 
     def _shows(self, wrong: int, rows: int, fidelity: float) -> bool:
         """Tell whether samples that have come since an alarm show the fidelity.
@@ -173,7 +203,7 @@ class Adapter:
                 OfLevel(one.fidelity, *bounded(one.last), one.alarms, place < controller.open)
                 for place, one in enumerate(controller.levels)
             ]
-            least = min([one.promised for one in found if one.used], default=1.0)
+            least = min([one.promised for one in found if one.used], default=self._most)
             return Status(name, *counted, *bounded(self._last), least, tuple(found))
         counted = (self.sampled, self.retrained, self.refused, controller.watch.alarms + controller.looks.alarms)
         return Status(name, *counted, *bounded(controller.last), controller.target)
@@ -181,14 +211,18 @@ class Adapter:
     def see(self, sampled: Sequence[Sampled]) -> list[Decision]:
         """Find out what lookups see of sampled requests and keep it; compare those that show and return what follows.
 
-        Only those that left early are run through the network; of the others the frontend has sent its output.
+        Only those that left early are run through the network; of the others the frontend has sent its output. Where
+        the network is not the base model, all are run through both.
         """
         decisions = []
-        early, ended = ([one for one in sampled if bool(one[1].end) == whole] for whole in (False, True))
+        known = [bool(one.end) and not self.coarse for _, one in sampled]
+        early, ended = (
+            [one for one, its in zip(sampled, known, strict=True) if its == is_known] for is_known in (False, True)
+        )
         if early:
             rows = self._rows(early)
             found = self.look(rows)
-            decisions += self._keep(early, rows, found.features, found.answers)
+            decisions += self._keep(early, rows, found.features, found.answers, found.seen.end)
         if ended:
             rows = self._rows(ended)
             with torch.inference_mode():
@@ -200,7 +234,7 @@ class Adapter:
     def look(self, samples: Samples) -> Observed:
         """Return what lookups and base model make of rows, whose inputs are a tuple; nothing is kept."""
         with torch.inference_mode():
-            return observe(self._program, samples, list(self._lookups.values()))
+            return observe(self._program, samples, list(self._lookups.values()), base=self._base)
 
     def built_lookups(self) -> dict[str, tuple[Head, float]]:
         """Return head and threshold of each lookup by name, as `build` made them; infinity for one not in use."""
@@ -232,7 +266,6 @@ class Adapter:
         if asked.alarmed:
             self.alarmed()
         controller = self.controller
-        assert isinstance(controller, Controller), "a version has thresholds for one fidelity, not for levels"
         self._doubt = self._doubt and not controller.established
         return partial(
             self._learn,
@@ -248,7 +281,6 @@ class Adapter:
 
     def learned(self, version: Version | None, now: float) -> list[Decision]:
         """A lesson has ended at `now` (seconds); with a version if one could be shown."""
-        assert isinstance(self.controller, Controller), "levels are never learned for"
         return self.controller.learned(version, now, trusted=self.trusted)
 
     def _learn(
@@ -282,6 +314,7 @@ class Adapter:
             promise=self._promise,
             seed=self._lesson,
             prior=self._prior if trusted else None,
+            levels=self._fidelities,
         )
         if found is None:
             return None
@@ -309,16 +342,23 @@ class Adapter:
             return self._built()
         if name == FULL_DEPTH:
             return None
-        if self._of_levels:
-            raise RepositoryError(f"version {name} was made for one fidelity, and this server has a floor")
-        return self.versions.version(name)
+        version = self.versions.version(name)
+        if self._levels and not version.levels:  # it was made without a floor
+            target = VersionLevel(self._promise.fidelity, version.lower, version.thresholds, version.wrong)
+            return replace(version, levels=(target,))
+        return version
 
     @property
     def _heads(self) -> dict[str, Head]:
         return {name: function.head for name, (_, function) in self._lookups.items()}
 
     def _keep(
-        self, sampled: Sequence[Sampled], rows: Samples, features: tuple[Tensor, ...], answers: Tensor
+        self,
+        sampled: Sequence[Sampled],
+        rows: Samples,
+        features: tuple[Tensor, ...],
+        answers: Tensor,
+        end: NDArray[np.bool_] | None = None,
     ) -> list[Decision]:
         seen, classes, now = looks(rows), answers.argmax(dim=1), time.monotonic()
         lengths = [None] * len(sampled) if rows.lengths is None else rows.lengths.tolist()
@@ -326,51 +366,78 @@ class Adapter:
         usable = seen.isfinite().all(dim=1) & ~answers.isnan().any(dim=1)
         for part in features:
             usable &= part.isfinite().all(dim=1)
-        would = self._would(features, answers, rows.lengths)
+        would = self._would(features, answers, rows.lengths, end)
         decisions = []
         for place, ((at, one), base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
             if one.draw is None or not usable[place]:
                 continue  # a client's NaN would be in every lesson to come, and has no class to be compared by
-            if isinstance(self.controller, Levels):
-                if one.draw.shows:
-                    self.sampled += 1
-                    same = one.answer == base
-                    self._last.append(same)
-                    of_levels = {level: bool(right[place]) for level, right in would.items()}
-                    if one.promised in of_levels:
-                        of_levels[one.promised] = same  # what it was answered says more than what it would be
-                    decisions += self.controller.compared(list(of_levels.values()), at=at)
-                continue
             of_lookups = {name: part[place].bfloat16() for name, part in zip(self._lookups, features, strict=True)}
             kept, look = answers[place].bfloat16(), seen[place].clone()
-            sample = Sample(now, of_lookups, kept, base, look, one.draw.weight, lengths[place])
+            own = None if end is None else bool(end[place])
+            sample = Sample(now, of_lookups, kept, base, look, one.draw.weight, lengths[place], own)
             (self.shown if one.draw.shows else self.taught).add(sample)
             if one.draw.shows:
                 self.sampled += 1
-                decisions += self.controller.compared(
-                    one.answer == base, at=at, strange=strange[place], used=name_of(one.version)
-                )
+                same, used = one.answer == base, name_of(one.version)
+                if isinstance(self.controller, Levels):
+                    self._last.append(same)
+                    of_levels = [bool(right[place]) for right in would]
+                    if one.promised in self._promised:  # what it was answered says more than what it would be
+                        of_levels[self._promised.index(one.promised)] = same
+                    decisions += self.controller.compared_each(of_levels, at=at, strange=strange[place], used=used)
+                else:
+                    decisions += self.controller.compared(same, at=at, strange=strange[place], used=used)
         return decisions
 
     def _would(
-        self, features: tuple[Tensor, ...], answers: Tensor, lengths: Tensor | None
-    ) -> dict[float, NDArray[np.bool_]]:
-        """Return for each level, by what it promises, which rows it would answer as the base model, `(N,) bool`."""
-        if not self._of_levels:
-            return {}
+        self, features: tuple[Tensor, ...], answers: Tensor, lengths: Tensor | None, end: NDArray[np.bool_] | None
+    ) -> list[NDArray[np.bool_]]:
+        """Return for each level which rows it would answer as the base model, `(N,) bool`, with the version wanted."""
+        if not self._levels:
+            return []
+        heads, of_levels = self._used()
         read = [part.float() for part in features]
-        seen = apply_heads(list(self._heads.values()), read, answers, lengths=lengths).seen
-        return {level: ~send(thresholds, seen, self._costs).wrong for level, thresholds in self._of_levels.items()}
+        seen = replace(apply_heads([*heads.values()], read, answers, lengths=lengths).seen, end=end)
+        costs, found = self._costs, []
+        for thresholds in of_levels:
+            asked = np.array([thresholds.get(name, np.inf) for name in self._lookups])
+            found.append(~send(asked, seen, costs).wrong)
+        return found
+
+    def _used(self) -> tuple[Mapping[str, Head], Sequence[Mapping[str, float]]]:
+        """Return the heads of the version that is wanted, and its thresholds by level below the whole network.
+
+        What cannot be read any more is as the whole network: the engine runs on with what it has, and the answers tell.
+        """
+        wanted = self.controller.wanted
+        if wanted != self._in_use[0]:
+            heads, own = self._heads, dict[float, dict[str, float]]()
+            try:
+                if wanted == BUILT:
+                    own = {level.target: level.thresholds for level in self._levels}
+                elif wanted != FULL_DEPTH:
+                    heads = heads | {name: head for name, (head, _) in self.versions.lookups(wanted).items()}
+                    own = self.versions.levels(wanted, self._promise.fidelity)
+            except (NotFound, RepositoryError, OSError) as error:
+                logger.warning("%s: version %s cannot be watched by level: %s", self.spec.name, wanted, error)
+            promises = Promises((self._most, *self._fidelities))
+            self._in_use = wanted, heads, promises.of_version(own)[1:]
+        return self._in_use[1:]
 
     def _built(self) -> Version:
-        heads = list(self._heads.values())
-        features = [self._held_out.features[name].float() for name in self._lookups]
-        with torch.inference_mode():
-            answers = torch.nn.functional.one_hot(self._held_out.classes, heads[0].classes)
-            seen = apply_heads(heads, features, answers, lengths=self._held_out.lengths).seen
+        seen, classes = seen_of(self._heads, self._held_out), self.spec.outputs[0].shape[0]
         thresholds = np.array([threshold for _, threshold in self.built_lookups().values()])
-        tables = by_class(thresholds, seen, self._held_out.classes, self._costs, count=heads[0].classes)
-        return Version(BUILT, *tables, current=len(self._held_out.classes))
+        tables = partial(by_class, seen=seen, classes=self._held_out.classes, costs=self._costs, count=classes)
+        levels = [
+            VersionLevel(
+                level.target,
+                level.lower,
+                level.thresholds,
+                tables(np.array([level.thresholds.get(name, np.inf) for name in self._lookups]))[0],
+            )
+            for level in self._levels
+        ]
+        return Version(BUILT, *tables(thresholds), current=len(self._held_out.classes), levels=tuple(levels))
 
     def _costs_of(self, names: Iterable[str]) -> Costs:
         """Return seconds at batch 1 where these lookups are asked, in their order.

@@ -60,7 +60,8 @@ class AdaptationClient:
         self.statuses: dict[str, Status] = {}
         self.ended: asyncio.Task[None] | None = None  # done once the service has ended, whyever
         self._models = {
-            spec.name: (number, spec, Sampler(share, Random(number).random)) for number, spec in enumerate(models)
+            spec.name: (number, spec, Sampler(share, Random(number).random), False)
+            for number, spec in enumerate(models)
         }
         self._process = process
         self._in_use = in_use
@@ -89,40 +90,43 @@ class AdaptationClient:
                 raise ConfigError("the adaptation service did not start")
             if len(started.left_out) == len(order.directories):
                 raise NothingToFollow("; ".join(started.left_out.values()))
-            client._leave_out(started.left_out)
+            client._follow(started)
         except BaseException:
             await client.close()
             raise
         client.ended = asyncio.create_task(client._listen(reader))
         return client
 
-    def _leave_out(self, why: Mapping[int, str]) -> None:
+    def _follow(self, started: Started) -> None:
         """Count the models on that the service follows, as it does."""
         followed = []
-        for number, spec, sampler in self._models.values():
-            if number in why:
-                logger.warning("%s keeps the learned caches that it was built with: %s", spec.name, why[number])
+        for number, spec, sampler, _ in self._models.values():
+            if (why := started.left_out.get(number)) is not None:
+                logger.warning("%s keeps the learned caches that it was built with: %s", spec.name, why)
             else:
                 followed.append((spec, sampler))
-        self._models = {spec.name: (number, spec, sampler) for number, (spec, sampler) in enumerate(followed)}
+        self._models = {
+            spec.name: (number, spec, sampler, coarse)
+            for number, ((spec, sampler), coarse) in enumerate(zip(followed, started.coarse, strict=True))
+        }
 
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer) -> None:
         """Tell of the N rows of one call; some of them go along as samples. Never waits."""
         known = self._models.get(spec.name)
         if known is None or self._writer is None or self._writer.is_closing():
             return
-        number, spec, sampler = known
+        number, spec, sampler, coarse = known
         (output,) = answer.outputs.values()
         room = self._writer.transport.get_write_buffer_size() < MOST_WAITING
         told = zip(output, answer.left_at, answer.caches, answer.promised, strict=True)
         for place, (row, left_at, version, promised) in enumerate(told):
-            early = left_at + 1 < spec.stages
-            draw, data, end = sampler.draw(early) if room else None, b"", b""
+            again = coarse or left_at + 1 < spec.stages
+            draw, data, end = sampler.draw(again) if room else None, b"", b""
             sizes: tuple[int, ...] = ()
             if draw is not None:
                 sizes = _sizes(spec, {tensor.name: rows[tensor.name][place].shape for tensor in spec.inputs})
                 data = b"".join(rows[tensor.name][place].tobytes() for tensor in spec.inputs)
-                end = b"" if early else np.ascontiguousarray(row).tobytes()
+                end = b"" if again else np.ascontiguousarray(row).tobytes()
             self._tell(Answered(number, int(row.argmax()), version, draw, data, end, sizes, promised))
 
     def unusable(self, model: str, version: str) -> None:

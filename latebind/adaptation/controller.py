@@ -49,6 +49,19 @@ USUALLY_STRANGE, SHIFT_APART = 0.1, 15
 
 
 @dataclass(frozen=True, slots=True)
+class VersionLevel:
+    """A level of the operating curve as one version has it: what it promises, what was shown, and its thresholds.
+
+    Of each class c of the base model's answers `wrong[c]` is the share answered differently.
+    """
+
+    fidelity: float
+    lower: float
+    thresholds: dict[str, float]
+    wrong: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Version:
     """One version of the learned caches, as `versions` keeps it: what it does, and what was shown of it.
 
@@ -57,7 +70,8 @@ class Version:
     changed had a say in it (of `built`, how many it was shown on).
 
     `made` is in seconds since the epoch, `base` the sha256 of the caches it belongs to; `thresholds` are by the name of
-    a lookup. `lower` bounds its fidelity with `confidence`, on `rows` samples.
+    a lookup. `lower` bounds its fidelity with `confidence`, on `rows` samples. `levels` are those of the operating
+    curve that were shown, the surest first, all together with the confidence; empty where it was made without a floor.
     """
 
     name: str = ""
@@ -74,6 +88,7 @@ class Version:
     lower: float = 0.0
     confidence: float = 0.0
     rows: int = 0
+    levels: tuple[VersionLevel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,13 +213,14 @@ class Controller:
         wanted: str,
         *,
         stopped: bool = False,
+        among: int = 1,
     ) -> None:
         self.target = target
         self.wanted = wanted  # what answers were given by, they say themselves
         self.mix = Mix()
         self._long_mix = Mix(LONG_MEMORY)  # since the traffic changed: what versions are made for
         self._all_mix = Mix(LONG_MEMORY)
-        self.watch = FidelityWatch(target)
+        self.watch = FidelityWatch(target, among=among)
         self.looks = FidelityWatch(1.0 - MOST_STRANGE)
         self.shift = FidelityWatch(1.0 - USUALLY_STRANGE)
         self.last: deque[bool] = deque(maxlen=TOLD)  # whether answers compared since the last alarm were the same
@@ -225,6 +241,11 @@ class Controller:
         self._learning = False
         self._lesson_mix: Mapping[int, float] = {}
         self._last_lesson: float | None = None
+
+    @property
+    def asked(self) -> str:
+        """What the engine is to use."""
+        return self.wanted
 
     def answered(self, answer: int) -> list[Decision]:
         """Take in the class of one answer."""
@@ -265,16 +286,7 @@ class Controller:
             reasons += [CHANGED] if self.looks.add(not strange) else []
         if not exits:
             return []
-        if not reasons:
-            return self._heed(strange, at)
-        self._forget_versions()
-        self._alarmed = self.total
-        self._compared = 0
-        self.last.clear()
-        self.shift.restart()
-        self._changed(FIRST_LESSON)
-        use = self._use(FULL_DEPTH, f"{reasons[0]}: exits are stopped until a new version is shown")
-        return [use, self._learn(reasons[0], alarmed=True)]
+        return self._stop(reasons[0]) if reasons else self._heed(strange, at)
 
     def waited(self, now: float, interval: float) -> list[Decision]:
         """Tell that it is `now` (seconds); a retraining is due when `interval` has passed since the last."""
@@ -387,6 +399,17 @@ class Controller:
             decisions.append(self._learn("the mix of classes has changed", moved=not self.restless))
         return decisions
 
+    def _stop(self, reason: str) -> list[Decision]:
+        """Stop exits after an alarm, until a new version is shown."""
+        self._forget_versions()
+        self._alarmed = self.total
+        self._compared = 0
+        self.last.clear()
+        self.shift.restart()
+        self._changed(FIRST_LESSON)
+        use = self._use(FULL_DEPTH, f"{reason}: exits are stopped until a new version is shown")
+        return [use, self._learn(reason, alarmed=True)]
+
     def _heed(self, strange: bool, at: int) -> list[Decision]:
         """Call for a new version where more looks strange than usual, once in `LONG_MEMORY` answers at most.
 
@@ -411,10 +434,13 @@ class Controller:
 
         It is shown for the mix that it was made for: while that comes, a few answers of a hard class are no reason.
         """
-        if version.name == self.wanted and version.mix and self._present.distance(version.mix) <= MOVED:
+        return self._is_good(version, version.wrong, self._allowed, stays=version.name == self.wanted)
+
+    def _is_good(self, version: Version, wrong: Sequence[float], allowed: float, *, stays: bool) -> bool:
+        """Tell whether no more than is `allowed` differs, by the shares of each class that a version gets `wrong`."""
+        if stays and version.mix and self._present.distance(version.mix) <= MOVED:
             return True
-        most = self._allowed if version.name == self.wanted else CAUTION * self._allowed
-        return self._present.expect(version.wrong) <= most
+        return self._present.expect(wrong) <= (allowed if stays else CAUTION * allowed)
 
     def _is_faster(self, one: Version, other: Version) -> bool:
         return self._long_mix.expect(one.seconds) < self._long_mix.expect(other.seconds)

@@ -2,24 +2,25 @@
 
 Every sample tells of every level: what a level would answer follows from the scores of the lookups, at whichever level
 the request ran. So the levels of a crowd have been watched when the crowd comes, and one that is stopped is heard on.
-Nothing is made here: a level is used as it was calibrated, or not at all.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from latebind.adaptation.controller import (
-    BUILT,
     ESTABLISHED,
+    FELL,
     FIRST_LESSON,
     FULL_DEPTH,
     GROWTH,
-    NEWEST_GAP,
     SHOWN,
     TOLD,
+    Controller,
     Decision,
     FidelityWatch,
+    Retrain,
     Use,
     Version,
     down_to,
@@ -32,55 +33,73 @@ Shows = Callable[[int, int, float], bool]  # whether so many wrong answers among
 class Level:
     """One level: its watch, and what was compared since the start or its last alarm.
 
-    It is `held` to what it promises unless an alarm says otherwise; `again` is after how many comparisons it is asked
-    next whether these show it again.
+    It is `held` to what it promises unless an alarm, which came at answer `stopped`, says otherwise; `again` is after
+    how many comparisons it is asked next whether these show it again. It `suits` the classes that come.
     """
 
     fidelity: float
     watch: FidelityWatch
     last: deque[bool] = field(default_factory=lambda: deque(maxlen=TOLD))
     held: bool = True
+    suits: bool = True
     compared: int = 0
     wrong: int = 0
     alarms: int = 0
     again: int = FIRST_LESSON
+    stopped: float = -inf
 
-    def stop(self) -> None:
+    def stop(self, at: float = inf) -> None:
         """Begin to count anew, until so much is compared that the level is shown again."""
-        self.held, self.compared, self.wrong, self.again = False, 0, 0, FIRST_LESSON
+        self.held, self.compared, self.wrong, self.again, self.stopped = False, 0, 0, FIRST_LESSON, at
 
-    def hear(self, same: bool, *, at: int, gap: float, shows: Shows) -> None:
-        """Take in whether the level would have given answer `at` as the base model did."""
+    def hear(self, same: bool, *, at: int, gap: float, shows: Shows) -> bool:
+        """Take in whether the level would have given answer `at` as the base model did; True is an alarm."""
         self.last.append(same)
         self.compared += 1
         self.wrong += not same
         if self.watch.compared(same, at=at, gap=gap, established=self.compared >= ESTABLISHED):
-            self.alarms += self.held  # one that is stopped already has come to be no better
-            self.stop()
-        elif not self.held and self.compared >= self.again:
+            held = self.held
+            self.alarms += held  # one that is stopped already has come to be no better
+            self.stop(at)
+            return held
+        if not self.held and self.compared >= self.again:
             self.again = round(GROWTH * self.again)
             self.held = shows(self.wrong, self.compared, self.fidelity)
+        return False
 
 
-class Levels:
-    """Decides for one model that is served with a floor. Feed it every answer and every comparison, as a `Controller`.
+class Levels(Controller):
+    """Decides for one model that is served with a floor: also which levels may be used of the version that is wanted.
 
-    `fidelities` are those of the levels below the whole network, the surest first. An alarm at one stops it and all
-    below it, for what they were calibrated on no longer speaks for the traffic. It is used again once the samples since
-    show what it promises, and all that is surer is used; `shows` tells whether they do.
+    `fidelities` are those of the levels below the whole network, the surest first, with the target among them. An alarm
+    at one below the target stops it and all below it, until the samples since show what it promises, or a version that
+    was made since does; `shows` tells whether samples do. One at the target or a surer level stops exits: what these
+    were shown on no longer speaks for the traffic, and a new version is called for.
     """
 
-    def __init__(self, fidelities: Sequence[float], wanted: str, shows: Shows, *, stopped: bool = False) -> None:
-        self._levels = [Level(one, FidelityWatch(one, among=len(fidelities))) for one in fidelities]
-        self._shows = shows
-        self._stopped = stopped  # by an operator
-        self.total = 0  # answers in all
-        self._compared_at = 0
-        self._gap = 1.0  # mean answers between two comparisons
+    def __init__(
+        self,
+        fidelities: Sequence[float],
+        target: float,
+        full_depth: Version,
+        versions: Mapping[str, Version],
+        wanted: str,
+        shows: Shows,
+        *,
+        stopped: bool = False,
+    ) -> None:
         name, least = down_to(wanted)
+        super().__init__(target, full_depth, versions, name, stopped=stopped, among=len(fidelities))
+        among = [self.watch if one == target else FidelityWatch(one, among=len(fidelities)) for one in fidelities]
+        self._levels = [Level(one, watch) for one, watch in zip(fidelities, among, strict=True)]
+        self._target = list(fidelities).index(target)
+        self._shows = shows
+        self._fresh = ""  # a version that was made, or chosen, for all of its levels to be used
+        self._lesson_from = 0  # answers, when the last lesson was called for
         for level in self._levels:
-            if name != BUILT or level.fidelity < least:
+            if level.fidelity < least:
                 level.stop()
+        self._told = self.asked
 
     @property
     def levels(self) -> Sequence[Level]:
@@ -89,68 +108,93 @@ class Levels:
 
     @property
     def open(self) -> int:
-        """How many of them may be used: the surest ones, up to the first that is stopped."""
-        if self._stopped:
-            return 0
-        return next((place for place, level in enumerate(self._levels) if not level.held), len(self._levels))
+        """How many of them may be used: the surest ones, up to the first that is stopped or that no version has."""
+        there = {level.fidelity for level in self._versions[self.wanted].levels} if self.wanted != FULL_DEPTH else {}
+        usable = [level.held and level.suits for level in self._levels]
+        until = usable.index(False) if False in usable else len(usable)
+        return max([place + 1 for place in range(until) if self._levels[place].fidelity in there], default=0)
 
     @property
-    def wanted(self) -> str:
+    def asked(self) -> str:
         """The version to use, with the least fidelity that it may promise where some levels are stopped."""
         used = self.open
-        if used == len(self._levels):
-            return BUILT
-        return f"{BUILT}@{self._levels[used - 1].fidelity:g}" if used else FULL_DEPTH
+        if not used:
+            return FULL_DEPTH
+        lowest = min([level.fidelity for level in self._versions[self.wanted].levels])
+        least = self._levels[used - 1].fidelity
+        return self.wanted if least <= lowest else f"{self.wanted}@{least:g}"
 
     @property
     def alarms(self) -> int:
-        """How many there were, at any level."""
-        return sum([level.alarms for level in self._levels])
+        """How many there were, at any level or of inputs that look different."""
+        return self.looks.alarms + sum([level.alarms for level in self._levels])
 
     def answered(self, answer: int) -> list[Decision]:
-        """Count one answer, of whatever class."""
-        del answer
-        self.total += 1
-        return []
+        """Take in the class of one answer."""
+        return self._with_levels(super().answered(answer), "it suits the classes that come")
 
-    def compared(self, same: Sequence[bool], *, at: int) -> list[Decision]:
-        """Take in whether each level would have given answer `at`, counted from 1, as the base model did."""
-        before = self.open
-        self._gap += NEWEST_GAP * (at - self._compared_at - self._gap) if self._compared_at > 0 else 0.0
-        self._compared_at = at
-        for level, right in zip(self._levels, same, strict=True):
-            level.hear(right, at=at, gap=self._gap, shows=self._shows)
-        used = self.open
-        if used == before:
+    def compared_each(self, same: Sequence[bool], *, at: int, strange: bool = False, used: str = "") -> list[Decision]:
+        """Take in whether each level would have given answer `at` as the base model did; for the others see `compared`.
+
+        What a client was answered counts for the level that it was promised.
+        """
+        if at <= self._alarmed:
             return []
-        if used > before:
-            return [Use(self.wanted, SHOWN)]
-        fell = f"{self._levels[used].fidelity:g}"
-        return [Use(self.wanted, f"fidelity fell under {fell}: no request runs at that level until it is shown again")]
+        target = self._levels[self._target]
+        target.last.append(same[self._target])
+        before = self.watch.alarms
+        decisions = self.compared(same[self._target], at=at, strange=strange, used=used)
+        target.alarms += self.watch.alarms - before
+        for place, (level, right) in enumerate(zip(self._levels, same, strict=True)):
+            if place == self._target or at <= self._alarmed or self.wanted == FULL_DEPTH:
+                continue
+            if level.hear(right, at=at, gap=self._gap, shows=self._shows) and place < self._target:
+                level.held = True  # as soon as a version has it that is shown
+                decisions += self._stop(f"{FELL} of {level.fidelity:g}")
+        fell = [level.fidelity for level in self._levels if level.stopped == at]
+        why = (
+            f"fidelity fell under {fell[0]:g}: no request runs at that level until it is shown again" if fell else SHOWN
+        )
+        return self._with_levels(decisions, why)
 
-    def waited(self, now: float, interval: float) -> list[Decision]:
-        """Nothing is made, so nothing is due."""
-        del now, interval
-        return []
+    def learned(self, version: Version | None, now: float, *, trusted: bool = True) -> list[Decision]:
+        """A retraining has ended, as for any controller; what has not had an alarm since it began may be used."""
+        self._fresh = "" if version is None else version.name
+        return super().learned(version, now, trusted=trusted)
 
     def chosen(self, name: str, version: Version | None, *, stopped: bool = False) -> list[Decision]:
-        """An operator, or who leads, wants all levels, or with None the whole network.
+        """An operator, or who leads, wants this version in use, with all of its levels."""
+        self._fresh, self._lesson_from = name, self.total + 1
+        return super().chosen(name, version, stopped=stopped)
 
-        Unless an operator has `stopped` exits, levels are used again once they are shown.
-        """
-        del name
-        self._stopped = stopped
-        for level in self._levels:
-            if version is None:
-                level.stop()
-            else:
-                level.held = True
-        return [Use(self.wanted, "it was asked for")]
+    def _use(self, name: str, reason: str) -> Use:
+        self.wanted = name
+        if name == self._fresh:
+            self._fresh = ""
+            for level in self._levels:
+                if level.stopped < self._lesson_from or level.stopped == inf:
+                    level.held = level.suits = True
+        self._told = self.asked
+        return Use(self._told, reason)
 
-    def unusable(self, name: str) -> list[Decision]:
-        """The engine cannot use this version: the network runs whole until levels are shown again."""
-        if name != self.wanted or name == FULL_DEPTH:
-            return []
-        for level in self._levels:
-            level.stop()
-        return [Use(FULL_DEPTH, f"version {name} cannot be used")]
+    def _learn(self, reason: str, *, moved: bool = False, alarmed: bool = False) -> Retrain:
+        self._lesson_from = self.total
+        return super()._learn(reason, moved=moved, alarmed=alarmed)
+
+    def _look(self) -> list[Decision]:
+        """Leave also the levels below the target that err too often by the classes that come."""
+        decisions = super()._look()
+        version = self._versions.get(self.wanted)
+        wrong = {level.fidelity: level.wrong for level in version.levels} if version is not None else {}
+        for level in self._levels[self._target + 1 :]:
+            if version is not None and level.fidelity in wrong:
+                allowed = 1.0 - level.fidelity
+                level.suits = self._is_good(version, wrong[level.fidelity], allowed, stays=level.suits)
+        return decisions
+
+    def _with_levels(self, decisions: list[Decision], reason: str) -> list[Decision]:
+        """Add the use of more or fewer levels of the same version to what was decided."""
+        if (asked := self.asked) != self._told:
+            self._told = asked
+            decisions.append(Use(asked, reason))
+        return decisions

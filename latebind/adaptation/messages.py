@@ -30,7 +30,7 @@ class AdaptationOrder(msgspec.Struct, frozen=True, array_like=True, tag="o"):
     cores: tuple[int, ...]  # of the engine: not for the service
     log_format: str = "text"
     wanted: dict[str, str] = {}
-    floor: float = 1.0  # under 1: levels of the operating curve are watched, and nothing is retrained
+    floor: float = 1.0  # under 1: levels of the operating curve down to it are watched and retrained
 
 
 class Draw(msgspec.Struct, frozen=True, array_like=True):
@@ -44,7 +44,8 @@ class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """The class that one request was answered with, by a `version` of the learned caches (`controller.number_of`).
 
     `model` is the model's number. Where the request is sampled, `draw` says for what, `row` is its input and `end` the
-    output of the base model, float32, empty if the request left early. `sizes` are those of the model's named
+    output of the base model, float32, empty if the request has to be run again: it left early, or the network
+    is not the base model. `sizes` are those of the model's named
     dimensions in that row, in their order. `promised` is the fidelity that it was answered with.
     """
 
@@ -107,9 +108,14 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The service is ready. It follows all models but those whose numbers are `left_out`."""
+    """The service is ready. It follows all models but those whose numbers are `left_out`.
+
+    Of those `followed`, in their order, it says whether the network itself computes in less than full precision: then
+    it is not the base model, and whatever is sampled has to be run again.
+    """
 
     left_out: dict[int, str] = {}  # and why
+    coarse: tuple[bool, ...] = ()
 
 
 ToService = AdaptationOrder | Answered | Unusable
@@ -125,8 +131,9 @@ class Sampler:
 
     A request that ran to the end of the network can be learned from for nothing: its answer is the base model's. One
     that left early has to be run again to be of use, so few of those are taken, about a share `again` of all requests
-    at most, and stand for more. Whether a request shows or teaches is drawn without looking at whether it left early,
-    or what is shown would not hold for all requests.
+    at most, and stand for more. So has each one of a network that computes in less than full precision. Whether a
+    request shows or teaches is drawn without looking at whether it left early, or what is shown would not hold for all
+    requests.
     """
 
     def __init__(self, again: float, random: Callable[[], float]) -> None:
@@ -135,7 +142,7 @@ class Sampler:
         self._early = 0.5
 
     def draw(self, early: bool) -> Draw | None:
-        """Return what to use a request for that left early or ran to the end; None for nothing."""
+        """Return what to use a request for that has to be run again (`early`) or not; None for nothing."""
         shows = min(MOST_SHOWING, SHOWING * self._again / max(self._early, 1e-9))
         teaches = min(1.0 - shows, (1.0 - SHOWING) * self._again / max(self._early, 1e-9)) if early else 1.0 - shows
         self._early += (early - self._early) / MEMORY

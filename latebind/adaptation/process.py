@@ -84,12 +84,12 @@ class AdaptationService:
 
     def run(self) -> None:
         """Go on until the frontend closes its end. What is on disk is whole at any moment, so nothing is tidied up."""
-        self._tell(Started(left_out=self._left_out))
+        self._tell(Started(self._left_out, tuple([model.coarse for model in self._models])))
         if not self._models:
             return
         for model in self._models:
             self._lead(model)
-            wanted = model.controller.wanted
+            wanted = model.controller.asked
             self._use(model, Use(wanted, "as built" if wanted == BUILT else "it was in use before"))
         while self._listen():
             self._compare()
@@ -187,7 +187,7 @@ class AdaptationService:
             return
         if model.leads and not led:
             logger.info("%s: this server retrains its learned caches for all that share %s", name, model.folder)
-            self._use(model, Use(model.controller.wanted, "it is what the new leader uses"))
+            self._use(model, Use(model.controller.asked, "it is what the new leader uses"))
 
     def _chosen(self, model: Adapter) -> str:
         """Return what the folder says; while it cannot be read, what it said last."""
@@ -208,7 +208,7 @@ class AdaptationService:
             else:
                 model.seen = name
             # what was decided before this was looked into may not have been told
-            self._use(model, Use(model.controller.wanted, "what was chosen cannot be used"))
+            self._use(model, Use(model.controller.asked, "what was chosen cannot be used"))
             return
         model.seen = name
         self._carry_out(model, model.controller.chosen(name, version, stopped=model.versions.stopped()))

@@ -6,8 +6,9 @@ they learn. What has been seen of a class before, in traffic or by `build`, serv
 are drawn so that their classes come as often as they do now (label shift; Saerens et al. 2002).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latebind.adaptation.controller import Version
+from latebind.adaptation.controller import Version, VersionLevel
 from latebind.adaptation.traffic import Recent
 from latebind.learned.activations import apply_heads
 from latebind.learned.compose import (
@@ -81,10 +82,13 @@ def retrain(
     promise: Promise,
     seed: int,
     prior: "Prior | None" = None,
+    levels: Sequence[float] = (),
 ) -> tuple[dict[str, Head], Version] | None:
     """Return new heads for all lookups of `heads`, by name, and what they do, or None where nothing can be shown.
 
-    Of the version, `thresholds` are of the lookups in use; it has no name yet.
+    Of the version, `thresholds` are of the lookups in use; it has no name yet. With `levels`, which are fidelities of
+    an operating curve with the promised one among them, it has thresholds for each that can be shown too, of the same
+    lookups; all hold together with the confidence of the promise, each in its own test.
 
     `mix` are the shares of classes that come. With their `prior` heads are shifted to these shares: a network that was
     trained on many more rows than there are samples has little to learn from these. Without it they learn, in about a
@@ -102,28 +106,46 @@ def retrain(
                 rows = given.learn.features[name][drawn].float()
                 made[name] = taught(head, rows, given.learn.answers[drawn].float(), generator)
     apart = given.learn.take(_draw(given, mix, among, generator))  # which neither taught nor show
-    composer = Composer(_seen(made, apart), costs, allows=lambda choice: costs.tail(choice) <= promise.tail)
-    candidates = threshold_path(composer, fidelity=promise.fidelity, steps=PRICES)
-    everything = _seen(made, given.show)
-    found, shown = _calibrated(candidates, everything, given, mix, costs, promise)
-    if found is None or not np.isfinite(found.thresholds).any():
+    composer = Composer(seen_of(made, apart), costs, allows=lambda choice: costs.tail(choice) <= promise.tail)
+    promise = promise.of_each(max(1, len(levels)))
+    everything = seen_of(made, given.show)
+
+    def calibrated(composer: Composer, fidelity: float) -> tuple[Calibrated | None, int]:
+        candidates = threshold_path(composer, fidelity=fidelity, steps=PRICES)
+        return _calibrated(candidates, everything, given, mix, costs, replace(promise, fidelity=fidelity))
+
+    def used(one: Calibrated) -> dict[str, float]:
+        each = zip(made, one.thresholds, strict=True)
+        return {name: float(threshold) for name, threshold in each if np.isfinite(threshold)}
+
+    found, shown = calibrated(composer, promise.fidelity)
+    if found is None or not used(found):
         return None
-    thresholds = {name: float(level) for name, level in zip(made, found.thresholds, strict=True)}
+    others = composer.restricted_to(tuple(np.flatnonzero(np.isfinite(found.thresholds)).tolist()))
+    curve = [
+        (level, found if level == promise.fidelity else calibrated(others, level)[0])
+        for level in sorted(levels, reverse=True)
+    ]
     classes = next(iter(made.values())).classes
-    wrong, seconds = by_class(
-        found.thresholds, everything, given.show.classes, costs, count=classes, current=given.current
+    tables = partial(
+        by_class, seen=everything, classes=given.show.classes, costs=costs, count=classes, current=given.current
     )
-    used = {name: level for name, level in thresholds.items() if np.isfinite(level)}
+    wrong, seconds = tables(found.thresholds)
     return made, Version(
         "",
         wrong,
         seconds,
         dict(mix),
         current=given.current,
-        thresholds=used,
+        thresholds=used(found),
         fidelity=found.fidelity,
         lower=found.lower,
         rows=shown,
+        levels=tuple(
+            VersionLevel(level, one.lower, used(one), tables(one.thresholds)[0])
+            for level, one in curve
+            if one is not None and used(one)
+        ),
     )
 
 
@@ -202,10 +224,12 @@ def _draw(given: Material, mix: Mapping[int, float], among: Tensor, generator: t
 
 
 @torch.no_grad()
-def _seen(heads: Mapping[str, Head], rows: Rows) -> Seen:
+def seen_of(heads: Mapping[str, Head], rows: Rows) -> Seen:
+    """Return what these heads, by name, answer on rows that have their features."""
     features = [rows.features[name].float() for name in heads]
     answers = functional.one_hot(rows.classes, next(iter(heads.values())).classes)
-    return apply_heads(list(heads.values()), features, answers, lengths=rows.lengths).seen
+    seen = apply_heads(list(heads.values()), features, answers, lengths=rows.lengths).seen
+    return seen if rows.end is None else replace(seen, end=rows.end.numpy())
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:
@@ -219,10 +243,11 @@ def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Se
     chosen = [ordered[answer][: round(size * share)] for answer, share in mix.items()]
     missing = sum(round(size * share) for share in mix.values()) - sum(map(len, chosen))
     rows = everything.take(torch.cat(chosen).numpy())
-    lookups, lengths = len(rows.scores), rows.lengths
+    lookups, lengths, end = len(rows.scores), rows.lengths, rows.end
     return Seen(
         np.concatenate([rows.scores, np.full((lookups, missing), np.inf)], axis=1),
         np.concatenate([rows.right, np.zeros((lookups, missing), dtype=np.bool_)], axis=1),
+        end=None if end is None else np.concatenate([end, np.zeros(missing, dtype=np.bool_)]),
         lengths=None if lengths is None else np.concatenate([lengths, np.full(missing, int(np.median(lengths)))]),
     )
 

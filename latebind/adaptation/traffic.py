@@ -25,7 +25,8 @@ class Sample:
     """One sampled request: when (seconds by a steady clock), its features by lookup, the base model's answer.
 
     `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`. `look` is that of its
-    inputs (`looks`), and it stands for `weight` requests. Where rows differ in size, it has a `length`.
+    inputs (`looks`), and it stands for `weight` requests. Where rows differ in size, it has a `length`; where the
+    network is not the base model, `end` says whether its own answer is that.
     """
 
     time: float
@@ -35,6 +36,7 @@ class Sample:
     look: Tensor
     weight: float = 1.0
     length: int | None = None
+    end: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Window:
                 torch.stack([sample.answers for sample in samples]),
                 torch.tensor([sample.answer for sample in samples]),
                 torch.tensor(lengths) if (lengths := [s.length for s in samples if s.length is not None]) else None,
+                torch.tensor(ends) if (ends := [s.end for s in samples if s.end is not None]) else None,
             ),
             times=torch.tensor([sample.time for sample in samples], dtype=torch.float64),
             looks=torch.stack([sample.look for sample in samples]),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version, VersionLevel
 from latebind.domain.costs import are_seconds
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head
@@ -85,6 +85,14 @@ class Versions:
         """Return head and threshold of each lookup of a version by the lookup's name; errors as `version`."""
         levels, directory = self.version(name).thresholds, self._open(name)
         return {lookup: (read_head(directory, _file(lookup)), level) for lookup, level in levels.items()}
+
+    def levels(self, name: str, target: float) -> dict[float, dict[str, float]]:
+        """Return the thresholds of each level that a version has, by its fidelity; errors as `version`.
+
+        One that was made without a floor has one level, the `target` that its caches were calibrated for.
+        """
+        version = self.version(name)
+        return {level.fidelity: level.thresholds for level in version.levels} or {target: version.thresholds}
 
     def current(self) -> str:
         """Return the version that was chosen, `BUILT` where none was; whether it can be used shows where it is read.
@@ -199,6 +207,20 @@ def _can_be(version: Version) -> bool:
         and len(version.seconds) == len(version.wrong) > 0
         and all(0.0 <= share <= 1.0 for share in (*version.wrong, *version.mix.values()))
         and all(0 <= answer < len(version.wrong) for answer in version.mix)
+        and all(_is_level_of(version, level) for level in version.levels)
+        and [level.fidelity for level in version.levels]
+        == sorted({level.fidelity for level in version.levels}, reverse=True)
+    )
+
+
+def _is_level_of(version: Version, level: VersionLevel) -> bool:
+    """Tell whether a level can be one of this version: of lookups in use, with figures that can have been measured."""
+    return (
+        all(0.0 <= share <= 1.0 for share in (level.fidelity, level.lower, *level.wrong))
+        and len(level.thresholds) > 0
+        and level.thresholds.keys() <= version.thresholds.keys()
+        and all(map(isfinite, level.thresholds.values()))
+        and len(level.wrong) == len(version.wrong)
     )
 
 

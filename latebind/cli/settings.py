@@ -60,7 +60,7 @@ More models than memory holds
     package.module:Class, which is imported and runs. Default: late.
 Learned caches that follow the traffic
   --adapt adaptation.on: Whether learned caches are retrained on the traffic and their fidelity is watched.
-    With --floor, each level is watched and none retrained. Default: no.
+    With --floor, each level is. Default: no.
   --sample adaptation.sample: The largest share of requests to run again for that. Default: 0.2.
   --retrain-s adaptation.interval: Seconds after which caches are retrained in any case. Default: 900.
   --adapted adaptation.folder: Folder for the versions of retrained caches. Default: beside each model.

@@ -118,6 +118,9 @@ class Engine:
             if model.lookups
         }
         self._promises = {model.spec.name: model.promises for model in models}
+        self._targets = {
+            model.spec.name: model.promises.fidelity[model.costs.target] for model in models if model.costs.levels
+        }
         self._levels: dict[str, int] = {}  # how many may be used, of models that have any
         self._started = EngineStarted(
             served.specs, rows, served.deadlines, too_large=too_large, caches=self._first_caches()
@@ -188,11 +191,6 @@ class Engine:
         found = {}
         for model, versions in self._versions.items():
             name, why = versions.first()
-            if name not in {BUILT, FULL_DEPTH} and self._promises[model].thresholds:
-                why = (
-                    f"{name} was made for one fidelity, not for a floor; choose `built` with `latebind versions --use`"
-                )
-                name = FULL_DEPTH
             if why:
                 logger.warning("%s begins with the version %r of its learned caches: %s", model, name, why)
             self._use(model, name)
@@ -203,17 +201,19 @@ class Engine:
         """Have all workers use a version of a model's learned caches. Raises, changing nothing, if it is faulty."""
         name, least = down_to(version)
         promises, heads = self._promises[model], None  # the heads of `build`
-        kept = sum([promised >= least for promised in promises.fidelity])
+        levels, kept = promises.thresholds, promises.down_to(least)
         if name == FULL_DEPTH or not kept:
             name, heads = FULL_DEPTH, {}
+            levels, kept = tuple([{} for _ in levels]), 1
         elif name != BUILT:
-            if promises.thresholds:
-                raise ConfigError(f"version {name} of {model} was made for one fidelity, not for a floor: use `built`")
             heads = self._versions[model].lookups(name)
+            if levels:
+                own = self._versions[model].levels(name, self._targets[model])
+                levels, kept = promises.of_version(own), min(kept, promises.down_to(min(own)))
         for worker in self._crew:
-            worker.adopt(model, number_of(name), heads)
-        if promises.thresholds:
-            self._levels[model] = 1 if name == FULL_DEPTH else kept
+            worker.adopt(model, number_of(name), heads, levels)
+        if levels:
+            self._levels[model] = kept
 
 
 def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -> None:

@@ -280,10 +280,11 @@ def left_of(action: Run, requests: tuple[int, ...]) -> Run:
 
 
 class Caches(NamedTuple):
-    """The learned caches that a worker uses of a model: lookups by stage, of this version."""
+    """The learned caches that a worker uses of a model: lookups by stage, of this version, and thresholds by level."""
 
     version: int
     lookups: Mapping[int, Lookup]
+    levels: Sequence[Mapping[str, float]]
 
 
 class Worker:
@@ -309,7 +310,9 @@ class Worker:
             for name, model in models.items()
             if isinstance(model.program, SequenceProgram) and (sized := self._slots[name].sized) is not None
         }
-        self._caches = {name: Caches(number_of(BUILT), model.lookups) for name, model in models.items()}
+        self._caches = {
+            name: Caches(number_of(BUILT), model.lookups, model.promises.thresholds) for name, model in models.items()
+        }
         self._activations = Activations(self.owners)
         asides = any(model.costs.aside for model in models.values())
         self._aside = Aside(self.owners, self._look_up) if asides else None
@@ -324,16 +327,23 @@ class Worker:
         if self._aside is not None:
             self._aside.close()
 
-    def adopt(self, model: str, version: int, heads: Mapping[str, tuple[Head, float]] | None) -> None:
+    def adopt(
+        self,
+        model: str,
+        version: int,
+        heads: Mapping[str, tuple[Head, float]] | None,
+        levels: Sequence[Mapping[str, float]] = (),
+    ) -> None:
         """Use these heads and thresholds, by name, from the next stage on; None: those of `build`. From any thread.
 
-        `version` is noted with each answer from then on.
+        `levels` are the thresholds by level, of a model whose requests have one. `version` is noted with each answer
+        from then on.
         """
         built = self._models[model].lookups
         if heads is not None:
             adopted = {stage: lookup.with_heads(heads) for stage, lookup in built.items()}
             built = {stage: lookup for stage, lookup in adopted.items() if lookup is not None}
-        self._caches[model] = Caches(version, built)
+        self._caches[model] = Caches(version, built, levels)
 
     def run(self, action: Run) -> StageDone:
         """Run one stage. Requests whose answer is complete have it in their slots and are reported as exited, once.
@@ -377,8 +387,7 @@ class Worker:
             output.check()
         caches = self._caches[action.model]
         lookup = caches.lookups.get(action.stage)
-        thresholds = self._models[action.model].promises.thresholds
-        levels = [thresholds[level] for level in action.levels]
+        levels = [caches.levels[level] for level in action.levels]
         exited: tuple[int, ...] = ()
         seconds = 0.0
         if lookup is None or not lookup.there or (levels and not any(levels)):

@@ -55,7 +55,7 @@ from latebind.learned.samples import (
     split_worlds,
 )
 from latebind.learned.stored import accuracy_of, read_lookup, write_caches
-from latebind.program.backends import BACKENDS, exact_backends
+from latebind.program.backends import exact_beside
 from latebind.program.load import load_program
 from latebind.program.measure import profile_stages
 from latebind.program.metadata import read_model
@@ -189,11 +189,8 @@ class Builder:
         """Return a builder for the model as it is in the directory; `backend` None is the one built for."""
         torch.set_num_threads(threads)
         program = load_program(directory, threads=threads, backend=backend)
-        wide, base = on_all_cores(directory, program), None
-        if not BACKENDS[program.backend].exact:
-            base = on_all_cores(
-                directory, replace(program, backend=exact_backends()[-1])
-            )  # the last one is the quickest
+        wide, exact = on_all_cores(directory, program), exact_beside(program.backend)
+        base = None if exact is None else on_all_cores(directory, replace(program, backend=exact))
         return cls(program, promise, seed, progress or (lambda text, share: None), wide, base)
 
     def build(

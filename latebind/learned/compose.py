@@ -481,8 +481,7 @@ class Composition:
 
     def _of_many(self, worlds: Sequence[Seen], levels: int) -> Promise:
         """Return the promise for each of so many levels, and for the network itself where that may be wrong."""
-        tests = levels + any(seen.end is not None for seen in worlds)
-        return replace(self.promise, confidence=1.0 - (1.0 - self.promise.confidence) / tests)
+        return self.promise.of_each(levels + any(seen.end is not None for seen in worlds))
 
     def _composer(self, seen: Seen) -> Composer:
         return Composer(seen, self.costs, allows=self.allows, starts=[(k,) for k in range(len(self.variants))])

@@ -34,6 +34,20 @@ class Promises:
     fidelity: tuple[float, ...]
     thresholds: tuple[Mapping[str, float], ...] = ()
 
+    def of_version(self, levels: Mapping[float, Mapping[str, float]]) -> tuple[Mapping[str, float], ...]:
+        """Return the thresholds by level of a version that has some `levels`, by their fidelities.
+
+        Where it lacks one, what a surer one asks for keeps its promise too: at worst the whole network.
+        """
+        found: list[Mapping[str, float]] = []
+        for promised in self.fidelity:
+            found.append(levels.get(promised, found[-1] if found else {}))
+        return tuple(found)
+
+    def down_to(self, least: float) -> int:
+        """Return how many levels promise so much, the surest first."""
+        return sum([promised >= least for promised in self.fidelity])
+
 
 NO_PROMISES = Promises((1.0,))
 

@@ -149,12 +149,13 @@ class Outcome:
             for one, seen in zip(self.trained, self.observed.features, strict=True)
             if one.name in names and seen.shape[1] <= WIDEST_KEPT
         }
-        lengths = self.observed.seen.lengths
+        lengths, end = self.observed.seen.lengths, self.observed.seen.end
         return Rows(
             features,
             answers.bfloat16(),
             answers.argmax(dim=1),
             None if lengths is None else torch.from_numpy(lengths[rows]),
+            None if end is None else torch.from_numpy(end[rows]),
         )
 
 

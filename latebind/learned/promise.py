@@ -11,7 +11,7 @@ As N grows, the second bound approaches the first.
 
 import os
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 from typing import Self
@@ -172,6 +172,11 @@ class Promise:
     def exact(self) -> bool:
         """Whether every answer must be the base model's."""
         return self.fidelity >= 1.0
+
+    def of_each(self, tests: int) -> Self:
+        """Return what each of so many tests has to show for all of them to hold together (Bonferroni)."""
+        lasting = 1.0 - (1.0 - self.lasting) / tests if self.lasting else 0.0
+        return replace(self, confidence=1.0 - (1.0 - self.confidence) / tests, lasting=lasting)
 
     def can_show(self, rows: int) -> bool:
         """Tell whether this many held-out samples would show the fidelity if none of them were wrong."""

@@ -42,18 +42,21 @@ class Rows:
 
     `features[name]` are `(N, width) bfloat16` of the lookup of that name, `answers` `(N, classes) bfloat16` of the base
     model, `classes` `(N,) int64` its classes, and `lengths` `(N,) int64` those of the rows; None where all are alike.
+    `end` `(N,) bool` says whether the network's own answers are the base model's; None where it is the base model.
     """
 
     features: Mapping[str, Tensor]
     answers: Tensor
     classes: Tensor
     lengths: Tensor | None = None
+    end: Tensor | None = None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, to be written."""
         features = {f"{FEATURES}-{name}": rows for name, rows in self.features.items()}
-        lengths = {} if self.lengths is None else {"lengths": self.lengths}
-        return {**features, "answers": self.answers, "classes": self.classes, **lengths}
+        some = {"lengths": self.lengths, "end": self.end}
+        there = {name: part for name, part in some.items() if part is not None}
+        return {**features, "answers": self.answers, "classes": self.classes, **there}
 
     def seen_by(self, lookups: Iterable[str]) -> "Rows":
         """Return the same rows with the features of these lookups only."""
@@ -62,23 +65,26 @@ class Rows:
     def take(self, numbers: Tensor) -> "Rows":
         """Return some of the rows, by number."""
         features = {name: found[numbers] for name, found in self.features.items()}
-        lengths = None if self.lengths is None else self.lengths[numbers]
-        return Rows(features, self.answers[numbers], self.classes[numbers], lengths)
+        lengths, end = (None if part is None else part[numbers] for part in (self.lengths, self.end))
+        return Rows(features, self.answers[numbers], self.classes[numbers], lengths, end)
 
     def joined(self, other: "Rows") -> "Rows":
         """Return these rows, and behind them others with features of the same lookups."""
         features = {name: torch.cat([rows, other.features[name]]) for name, rows in self.features.items()}
         answers = torch.cat([self.answers, other.answers])
-        each = [part for part in (self.lengths, other.lengths) if part is not None]
-        lengths = torch.cat(each) if len(each) == 2 else None
-        return Rows(features, answers, torch.cat([self.classes, other.classes]), lengths)
+
+        def both(one: Tensor | None, another: Tensor | None) -> Tensor | None:
+            return None if one is None or another is None else torch.cat([one, another])
+
+        lengths, end = both(self.lengths, other.lengths), both(self.end, other.end)
+        return Rows(features, answers, torch.cat([self.classes, other.classes]), lengths, end)
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Rows":
         """Return the rows that `tensors` returned; raises `KeyError` or `ValueError` for anything else."""
         prefix = f"{FEATURES}-"
         features = {name.removeprefix(prefix): rows for name, rows in tensors.items() if name.startswith(prefix)}
-        found = cls(features, tensors["answers"], tensors["classes"], tensors.get("lengths"))
+        found = cls(features, tensors["answers"], tensors["classes"], tensors.get("lengths"), tensors.get("end"))
         if len({len(rows) for rows in tensors.values()}) > 1:
             raise ValueError("the parts have different numbers of rows")
         return found

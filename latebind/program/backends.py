@@ -107,6 +107,11 @@ def exact_backends(device: str = HOST.type) -> tuple[str, ...]:
     return tuple(name for name, each in BACKENDS.items() if each.exact and each.unavailable(device) is None)
 
 
+def exact_beside(name: str) -> str | None:
+    """Return the quickest backend here that computes in a model's own precision; None where the one named does."""
+    return None if BACKENDS[name].exact else exact_backends()[-1]
+
+
 def backend_named(name: str, *, device: str = HOST.type) -> Backend:
     """Return the backend of this name; `device` is the kind of device, cpu or cuda.
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,15 +14,17 @@ from torch import Tensor
 
 from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.client import AdaptationClient
-from latebind.adaptation.controller import BUILT, FULL_DEPTH
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version, number_of
 from latebind.adaptation.messages import AdaptationOrder, Answered, Draw
-from latebind.adaptation.versions import Versions, versions_folder
+from latebind.adaptation.versions import Leadership, Versions, versions_folder
 from latebind.domain.config import AdaptationConfig, EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError, Expired, Refused, Unavailable
+from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
 from latebind.engine.crew import load_model
 from latebind.engine.order import EngineOrder
 from latebind.learned.metadata import LIST
+from latebind.queries.scheduler import replayed
 from latebind.repository.directory import ModelDirectory
 from tests.adaptation.in_use import OfEngine
 from tests.adaptation.test_service import until
@@ -74,9 +76,19 @@ def hard_and_easy(model: Path, built: Built) -> tuple[Tensor, Tensor]:
     return images[~alike], images[alike]
 
 
+@pytest.fixture
+def led(model: Path) -> Iterator[Leadership]:
+    """Somebody else leads, so a service here makes no versions."""
+    lead = Leadership(versions_folder(model))
+    assert lead.held()
+    yield lead
+    lead.release()
+
+
 @asynccontextmanager
-async def serving(model: Path) -> AsyncIterator[tuple[EngineClient, AdaptationClient]]:
-    engine = await EngineClient.start(EngineOrder((str(model),), ENGINE, PolicyConfig()), FORKS)
+async def serving(model: Path, log: Path | None = None) -> AsyncIterator[tuple[EngineClient, AdaptationClient]]:
+    engine_order = EngineOrder((str(model),), ENGINE, PolicyConfig(), event_log=str(log) if log else None)
+    engine = await EngineClient.start(engine_order, FORKS)
     order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=(), floor=FLOOR)
     try:
         adaptation = await AdaptationClient.start(order, list(engine.models.values()), OfEngine(engine), FORKS)
@@ -109,6 +121,7 @@ async def crowd(engine: EngineClient, images: Tensor) -> set[float]:
     return {promised for found in await asyncio.gather(*map(one, images)) for promised in found}
 
 
+@pytest.mark.usefixtures("led")
 def test_a_level_that_errs_is_closed_and_opened_once_it_is_shown(built: Built, model: Path) -> None:
     hard, easy = hard_and_easy(model, built)
     assert len(hard) > 15
@@ -132,7 +145,61 @@ def test_a_level_that_errs_is_closed_and_opened_once_it_is_shown(built: Built, m
     asyncio.run(test())
 
 
-def test_an_operator_stops_all_levels_and_an_engine_takes_no_version_of_one_fidelity(built: Built, model: Path) -> None:
+def test_a_version_that_is_made_while_serving_keeps_the_levels_and_a_restart_finds_it_with_them(
+    built: Built, model: Path, tmp_path: Path
+) -> None:
+    log, there = tmp_path / "events", Versions(versions_folder(model), ModelDirectory.open(model))
+    made = ""
+
+    async def test() -> None:
+        nonlocal made
+        async with serving(model, log) as (engine, adaptation):
+            await ask(engine, adaptation, built.unseen[:120])
+            await until(lambda: engine.caches["digits"].version not in {BUILT, FULL_DEPTH})
+            made = engine.caches["digits"].version
+            assert set(there.levels(made, TARGET)) == {TARGET, FLOOR}
+            assert FLOOR in await crowd(engine, built.unseen[:250])
+            await until(lambda: adaptation.figures()["digits"]["retrained"] > 0)
+            assert [level["used"] for level in adaptation.figures()["digits"]["levels"]] == [True, True]
+        with log.open("rb") as file:
+            assert replayed(*read_log(file))[2] == ""
+        async with serving(model) as (engine, adaptation):
+            assert engine.caches["digits"].version == made
+            assert FLOOR in await crowd(engine, built.unseen[:250])
+            rows = {"image": built.unseen[:1].numpy()}
+            answer = await engine.infer("digits", rows, deadline=time.monotonic() + 30)
+            assert answer.caches == (number_of(made),)
+
+    asyncio.run(test())
+
+
+@pytest.mark.usefixtures("led")
+def test_a_version_without_levels_is_used_down_to_the_target(built: Built, model: Path, tmp_path: Path) -> None:
+    loaded = load_model(model, ENGINE)
+    (lookup,) = loaded.promises.thresholds[2]
+    there = Versions(versions_folder(model), ModelDirectory.open(model))
+    config = AdaptationConfig(on=True, folder=str(tmp_path / "versions"))
+    heads = Adapter(ModelDirectory.open(model), config, threads=1, backend=None).built_lookups()
+    # thresholds that let everybody leave, and those of the target let nobody
+    version = Version(thresholds={lookup: -1e3}, wrong=(0.0,) * 10, seconds=(1e-3,) * 10, lower=0.9)
+    name = there.publish(version, {lookup: heads[lookup][0]}).name
+    there.make_current(name)
+
+    async def test() -> None:
+        async with serving(model) as (engine, adaptation):
+            assert engine.caches["digits"].version == name
+            promised = await crowd(engine, built.unseen[:250])
+            assert TARGET in promised
+            assert FLOOR not in promised
+            await ask(engine, adaptation, built.unseen[:20])
+            await until(lambda: "digits" in adaptation.figures())
+            used = [level["used"] for level in adaptation.figures()["digits"]["levels"]]
+            assert (used, engine.caches["digits"].version) == ([True, False], name)
+
+    asyncio.run(test())
+
+
+def test_an_operator_stops_all_levels(built: Built, model: Path) -> None:
     async def test() -> None:
         there = Versions(versions_folder(model), ModelDirectory.open(model))
         async with serving(model) as (engine, adaptation):
@@ -140,8 +207,8 @@ def test_an_operator_stops_all_levels_and_an_engine_takes_no_version_of_one_fide
             there.make_current(FULL_DEPTH, by_hand=True)
             await until(lambda: engine.caches["digits"].version == FULL_DEPTH)
             assert await crowd(engine, built.unseen[:250]) == {1.0}
-            with pytest.raises(ConfigError, match=r"made for one fidelity, not for a floor: use `built`"):
-                await engine.adopt("digits", "000001")
+            with pytest.raises(ConfigError, match=r"there is no version '000009'"):
+                await engine.adopt("digits", "000009")
 
     asyncio.run(test())
 
@@ -182,9 +249,9 @@ def test_a_level_is_watched_while_nobody_runs_at_it(built: Built, model: Path, t
         told = Answered(0, int(answers.argmax()), 0, Draw(shows=True), row.numpy().tobytes(), answers.numpy().tobytes())
         found.take(told)
         found.see(found.batch())
-    assert found.controller.wanted == AT_TARGET
+    assert found.controller.asked == AT_TARGET
     status = found.status()
     assert status.fidelity == 1.0
     assert [(level.fidelity, level.used, level.alarms) for level in status.levels] == [(1.0, True, 0), (0.0, False, 1)]
     begun = Adapter(ModelDirectory.open(model), config, threads=1, backend=None, floor=FLOOR, wanted=AT_TARGET)
-    assert begun.controller.wanted == AT_TARGET, "the service that follows one goes on"
+    assert begun.controller.asked == AT_TARGET, "the service that follows one goes on"

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError
-from latebind.domain.sizes import Dim
 from latebind.learned.activations import observe
 from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.compiled import to_eight_bit_lookup
@@ -160,21 +159,8 @@ def test_a_network_in_eight_bits_is_promised_against_the_one_in_full_precision(t
     pytest.importorskip("openvino")
     if not multiplies_bytes():
         pytest.skip("this processor does not multiply bytes")
-    directory = build_program(
-        texts.trained(),
-        dict(zip(("ids", "mask"), texts.filled_up(texts.texts()[0][:4], texts.LONGEST), strict=True)),
-        directory=tmp_path / "1",
-        name="texts",
-        backends=["openvino-int8"],
-        tolerance=0.3,
-        min_stage_seconds=0.0,
-        max_overhead=None,
-        max_batch=8,
-        dims=(Dim("L", 1, texts.LONGEST),),
-        sizes={"ids": ["L"], "mask": ["L"]},
-    ).directory
-    fit, held_out = texts.samples(0, texts.FIT), texts.samples(texts.FIT, texts.FIT + texts.CALIBRATE)
-    report = build_caches(directory, fit, held_out, fidelity=0.95, confidence=0.9, presentations=12_000)
+    held_out = texts.samples(texts.FIT, texts.FIT + texts.CALIBRATE)
+    report = texts.build_texts(tmp_path, backend="openvino-int8", tolerance=0.3, fidelity=0.95).report
     assert "full precision" in dict(report.rows())["precision"]
     assert report.caches.whole < 1.0
     assert report.caches.lower >= 0.95

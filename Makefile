@@ -1,4 +1,5 @@
 # make demo | test | check | bench: each sets up .venv on first use and works offline afterwards.
+# make dist: builds the wheel and the source distribution, checks them, and serves a model from the wheel alone.
 # make compiled: the tests of what `LATEBIND_COMPILE=1 pip install .` compiles, against that; it fetches its compiler.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -8,7 +9,7 @@ OF_COMPILED := tests/batching tests/domain tests/engine tests/queries tests/serv
 # Modules are compiled as they are first imported, and kept: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench compiled clean
+.PHONY: demo test check bench compiled dist clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.digits.demo
@@ -31,6 +32,13 @@ compiled: $(INSTALLED)
 	cp -r research tests examples docs pyproject.toml out/compiled
 	cd out/compiled && $(CURDIR)/$(BIN)/python -m latebind --version | grep compiled
 	cd out/compiled && $(CURDIR)/$(BIN)/python -m pytest $(OF_COMPILED)
+
+dist: $(INSTALLED)
+	rm -rf out/dist
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt ".[release]"
+	$(BIN)/python -m build --outdir out/dist .
+	$(BIN)/python -m twine check --strict out/dist/*
+	$(BIN)/python -m tests.release.first_use out/dist/*.whl
 
 clean:
 	rm -rf .venv out

@@ -24,6 +24,7 @@ from latebind.domain.config import EngineConfig, FrontendConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Task
 from latebind.domain.sizes import Dim
+from latebind.engine.cores import threads_here
 from latebind.folders.build import NO_DATA, build_folder, build_near, check_fidelity, data_of, read_folder
 from latebind.folders.files import is_folder, taken
 from latebind.folders.hub import folder_name, local_folder
@@ -304,6 +305,7 @@ def build_folder_once(
                 "version": version,
                 "max_batch": max_batch,
                 "backends": list(backends) or None,
+                "threads": threads_here(read.about),
                 "progress": tell,
             }
             if asked.cosine is not None:
@@ -313,7 +315,7 @@ def build_folder_once(
                 if read.about.task is Task.EMBED and given.samples is not None:
                     warnings.warn(f"it is computed in full precision: {DECLARE}", stacklevel=2)
                 elif given.samples is not None:
-                    _learn(report.directory, given.samples, asked.share, Task.CLASSIFY, tell)
+                    _learn(report.directory, given.samples, asked.share, Task.CLASSIFY, tell, threads=how["threads"])
             _note(folder, title, version).write_text(found.hexdigest())
     finally:
         torch.set_num_threads(threads)
@@ -321,14 +323,20 @@ def build_folder_once(
 
 
 def _learn(
-    directory: ModelDirectory, parts: tuple[Samples, Samples], fidelity: float, task: str, tell: Progress
+    directory: ModelDirectory,
+    parts: tuple[Samples, Samples],
+    fidelity: float,
+    task: str,
+    tell: Progress,
+    *,
+    threads: int = 1,
 ) -> None:
     """Train learned caches, or warn that nobody knows whether the model is a classifier."""
     if unknown := doubt(directory, parts, task):
         warnings.warn(f"there are no learned caches: {unknown}", stacklevel=3)
         return
     explored = explored_folder(directory.path)
-    build_caches(directory, *parts, fidelity=fidelity, explored=explored, task=task, progress=tell)
+    build_caches(directory, *parts, fidelity=fidelity, explored=explored, task=task, threads=threads, progress=tell)
 
 
 def _add_files(found: "hashlib._Hash", path: Path) -> None:

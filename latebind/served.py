@@ -13,7 +13,7 @@ from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.forks.client import ForkServer
-from latebind.repository.listing import Selection
+from latebind.repository.listing import Selection, Serving
 from latebind.server.frontend import Frontend
 
 if TYPE_CHECKING:
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def serving(
-    selection: Selection, settings: ServeConfig, forks: ForkServer, *, event_log: str | None = None
+    selection: Selection, first: Serving, settings: ServeConfig, forks: ForkServer, *, event_log: str | None = None
 ) -> AsyncIterator[tuple[Engines, Catalogue, partial[Frontend]]]:
-    """Serve the selected models while the block lasts; yields what makes their frontend too, which is not open yet.
+    """Serve what is selected while the block lasts; yields what makes its frontend too, which is not open yet.
 
-    Raises what could not be loaded, and `ConfigError` for settings that cannot be used.
+    `first` is what the selection has at the start. Raises what could not be loaded, and `ConfigError` for settings that
+    cannot be used.
     """
     order = EngineOrder(
         directories=(),  # which the generation adds
@@ -38,7 +39,7 @@ async def serving(
         log_format=settings.observability.log_format,
     )
     async with AsyncExitStack() as stack:
-        engines = await Engines.start(order, selection.first(), forks, settings.generations)
+        engines = await Engines.start(order, first, forks, settings.generations)
         stack.push_async_callback(engines.close)
         catalogue = Catalogue(engines, selection)
         observer = await start_beside(engines, settings, forks)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 import typer
 
 from latebind.cli.console import reporting
-from latebind.cli.options import DataOption, JsonFile, Seed, Threads, in_bytes
+from latebind.cli.options import DataOption, JsonFile, Seed, in_bytes
 from latebind.domain.defaults import MIN_STAGE_SECONDS, PRESENTATIONS
 from latebind.domain.errors import ConfigError
 from latebind.folders.files import LABEL, TEXT, is_folder
@@ -158,7 +158,9 @@ class Compiled:
         typer.Option(help="Largest relative error; stating one allows backends of lower precision. Default: 1e-5."),
     ] = None
     max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
-    threads: Threads = 1
+    threads: Annotated[
+        int | None, typer.Option(help="Threads that a worker will have. Default: as many as `latebind serve` gives it.")
+    ] = None
 
 
 def build(
@@ -251,7 +253,9 @@ def calibrate(
     data_option: DataOption = None,
     promised: Promised,
     backend: Annotated[str | None, typer.Option(help="The backend that will serve, if not the one built for.")] = None,
-    threads: Threads = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads that a worker will have. Default: as many as it was built for.")
+    ] = None,
     lookups: Annotated[
         Lookups,
         typer.Option(

@@ -23,6 +23,7 @@ from latebind.cli.sources import (
 from latebind.domain.defaults import CANDIDATES, MAX_OVERHEAD
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Task, TensorSpec
+from latebind.engine.cores import threads_here
 from latebind.folders.build import NO_DATA, build_folder, build_near, check_fidelity, data_of, read_folder
 from latebind.folders.files import is_folder
 from latebind.folders.hub import folder_name
@@ -34,7 +35,7 @@ from latebind.learned.vectors import DECLARE, certify
 from latebind.program.build import Settings, build_program
 from latebind.program.lengths import input_specs
 from latebind.program.measure import with_batch
-from latebind.program.metadata import read_model
+from latebind.program.metadata import read_model, read_profile
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import Repository
 from latebind.sequence.build import build_sequence
@@ -122,14 +123,14 @@ def build_model(
         "max_batch": compiled.max_batch,
         "backends": compiled.backend,
         "tolerance": compiled.tolerance,
-        "threads": compiled.threads,
+        "threads": 1 if compiled.threads is None else compiled.threads,
     }
     declared = compiled.tolerance or promised.asked().tolerance  # a distance allows what a tolerance does
     Settings.checked(title, made.version, **(how | {"tolerance": declared}))
     _kinds(training)
     how |= {"directory": path, "name": title, "version": made.version}
     building = Building(made, rows, training, promised, stages, how, seed)
-    figures = _folder(building) if from_folder else _module(building)
+    figures = _folder(building, compiled.threads) if from_folder else _module(building)
     console.print(f"serve it with: latebind serve {made.repository}")
     save(json_file, figures)
 
@@ -189,13 +190,15 @@ def _check_size(title: str, specs: Sequence[TensorSpec], most: int) -> None:
         console.print(f"{title}: {told}", markup=False, highlight=False)
 
 
-def _folder(building: Building) -> dict[str, object]:
+def _folder(building: Building, threads: int | None) -> dict[str, object]:
     """Build a folder as Hugging Face saves it, with learned caches where there is data."""
     made, rows, title = building.made, building.rows, building.title
     with progress(f"building {title}") as tell:
         tell("reading the folder", 0.0)
         folder = read_folder(made.module, task=rows.task, dims=tuple(read_dims(made.dims or ()).values()))
         about, fidelity = folder.about, building.promised.asked()
+        if threads is None:
+            building.how["threads"] = threads_here(about)
         embeds = about.task is Task.EMBED
         check_fidelity(folder, fidelity, has_data=bool(rows.data))
         _check_size(title, folder.specs(), building.how["max_batch"])
@@ -257,7 +260,7 @@ def calibrate_model(
     data_option: Sequence[str] | None,
     promised: Promised,
     backend: str | None,
-    threads: int,
+    threads: int | None,
     lookups: Lookups,
     *,
     seed: int,
@@ -268,8 +271,9 @@ def calibrate_model(
         promise, fidelity = promised.promise(), promised.asked()
         directory = ModelDirectory.open(path)
         _, held_out = samples_for(directory, data, data_option, seed=seed)
+        each = read_profile(directory).hardware.threads if threads is None else threads
         if fidelity.cosine is not None or read_model(directory).about.task is Task.EMBED:
-            _, near = certify(directory, held_out, fidelity, promise, threads=threads)
+            _, near = certify(directory, held_out, fidelity, promise, threads=each)
             if near is not None and not near.kept:
                 raise ConfigError(f"{path}: {near.said}: nothing was changed; build it again, or ask for less")
             shown = near.rows() if near is not None else [("precision", FULL)]
@@ -281,7 +285,7 @@ def calibrate_model(
             held_out,
             fidelity=promise.fidelity,
             confidence=promise.confidence,
-            threads=threads,
+            threads=each,
             backend=backend,
             seed=seed,
             cache_bytes=promise.cache_bytes,

@@ -61,4 +61,3 @@ JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="W
 Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.", callback=_drawable)]
 Processes = Annotated[int, typer.Option(help="How many runs go on at the same time. Default: one for each core.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
-Threads = Annotated[int, typer.Option(help="Threads that a worker will have.")]

@@ -17,9 +17,11 @@ from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.compiled import is_compiled
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError
+from latebind.engine.cores import fitted
 from latebind.forks.client import fork_server
 from latebind.heap import settle
 from latebind.logs import write_logs
+from latebind.program.metadata import read_texts
 from latebind.repository.listing import Selection
 from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
@@ -60,7 +62,8 @@ def serve(
     A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
     more model. Where it is named by `--model`, its models are served with it.
 
-    By default there is a worker for each core that is left beside the frontend, and at most 8. If you give workers and
+    By default there is a worker for each core that is left beside the frontend, and at most 8; if all models read
+    texts, one worker with a thread for each of these cores, and two on a machine of two. If you give workers and
     threads, their product should not exceed those cores.
 
     When the engine's process dies, another takes over. On SIGHUP the repository is looked at again: new versions come
@@ -86,7 +89,7 @@ def serve(
         named = [f"--{name.replace('_', '-')}" for name in ON_RAY if given[name] is not None]
         if on is None and named:
             raise ConfigError(f"{', '.join(named)}: replicas are Ray's; add --on ray, or leave it out")
-        settings = SETTINGS.read(config, given, on=on)
+        settings, engine = SETTINGS.read(config, given)
         write_logs("frontend", settings.observability.log_format)
         # What the engine or the frontend would refuse is told before one is started.
         make_policy(settings.policy)
@@ -98,24 +101,29 @@ def serve(
 
             application.check(on, settings, event_log=event_log is not None)
             selection.first()  # what is not there is told here, not by a replica
-            with application.on_ray(selection, settings) as (port, grpc_port):
+            with application.on_ray(selection, settings, said=tuple(engine)) as (port, grpc_port):
                 say_where(settings, port, grpc_port, dashboard=False)
                 application.wait()
             return
         check_machine(settings.engine, event_log)
-        if not uvloop.run(_serve(settings, selection, event_log)):
+        if not uvloop.run(_serve(settings, tuple(engine), selection, event_log)):
             raise typer.Exit(1)
 
 
-async def _serve(settings: ServeConfig, selection: Selection, event_log: Path | None) -> bool:
-    """Start the engine, open the frontend, close both in reverse order; return False if a second signal hurried it."""
+async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, event_log: Path | None) -> bool:
+    """Start the engine, open the frontend, close both in reverse order; return False if a second signal hurried it.
+
+    What is not `said` of the engine suits the cores of this machine.
+    """
     security = Security.by(settings.server)  # what is wrong there is told before an engine is started
+    first = selection.first()
+    settings = fitted(settings, said, texts=read_texts(list(first.models.values())))
     raise_file_limit(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
         forks = stack.enter_context(fork_server())
         forks.warm()
         engines, catalogue, made = await stack.enter_async_context(
-            serving(selection, settings, forks, event_log=str(event_log) if event_log else None)
+            serving(selection, first, settings, forks, event_log=str(event_log) if event_log else None)
         )
         frontend = made(settings.server, security=security)
         async with frontend:

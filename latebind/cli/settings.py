@@ -18,7 +18,6 @@ from latebind.cli.options import numbers
 from latebind.domain.config import EngineConfig, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.wording import size
-from latebind.engine.cores import fitted
 
 OPTIONS = """
 Where it listens, what it shows
@@ -47,8 +46,10 @@ Early exits and batches
     which is imported and runs. Default: late.
   --max-batch policy.max_batch: The largest batch; 0: what each model was built for. Default: 0.
 Workers and cores
-  --workers engine.workers: Workers that run at once. Default: one for each core beside the frontend's, at most 8.
-  --threads engine.threads: Threads of each worker. Default: 1, more on more than 9 cores.
+  --workers engine.workers: Workers that run at once. Default: one for each core beside the frontend's, at most 8; one
+    for all of them where all models read texts.
+  --threads engine.threads: Threads of each worker. Default: 1, more on more than 9 cores and where all models read
+    texts.
   --cores engine.cores: Cores for the engine, as 1 or 2,3. Default: any.
   --slots engine.slots: Requests of a model that may be under way at once. Default: 256.
   --backend engine.backend: Run stages on this backend instead of the one that build chose; no build has compared it.
@@ -121,11 +122,10 @@ class Settings:
             option = typer.Option(help=said.replace("[", "\\["), rich_help_panel=panel)
             yield Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
-    def read(self, file: Path | None, given: Given, *, on: str | None = None) -> ServeConfig:
+    def read(self, file: Path | None, given: Given) -> tuple[ServeConfig, Given]:
         """Read the file if there is one, put the given options over it, and check each part once.
 
-        Where neither says how many workers there are, the cores of this machine decide, or those of a replica `on` Ray.
-        Raises `ConfigError`.
+        Returns what was said of the engine too: for the rest see `engine.cores.fitted`. Raises `ConfigError`.
         """
         settings, said = (ServeConfig(), {}) if file is None else _read(file)
         parts: dict[str, Given] = {"engine": {}}
@@ -138,7 +138,7 @@ class Settings:
         if engine.keys() >= {"workers", "granularities"}:
             raise ConfigError("engine.workers and engine.granularities both say how many workers there are: give one")
         changed = {part: replace(getattr(settings, part), **values) for part, values in parts.items()}
-        return fitted(replace(settings, **changed), engine, on=on)
+        return replace(settings, **changed), engine
 
 
 SETTINGS = Settings(OPTIONS)

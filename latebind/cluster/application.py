@@ -35,8 +35,12 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def on_ray(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, int | None]]:
+def on_ray(
+    selection: Selection, settings: ServeConfig, *, said: tuple[str, ...] = ()
+) -> Iterator[tuple[int, int | None]]:
     """Serve on Ray while the block lasts; yields the ports for HTTP and gRPC. Raises `ConfigError`.
+
+    What is `said` of the engine is not chosen for the cores of a replica.
 
     If no cluster is named, one is started on this machine, which other machines cannot reach, and ended with the block.
     """
@@ -55,7 +59,7 @@ def on_ray(selection: Selection, settings: ServeConfig) -> Iterator[tuple[int, i
         stack.callback(ray.shutdown)
         stack.callback(partial(serve.delete, NAME) if settings.cluster.address else serve.shutdown)
         serve.start(proxy_location="Disabled")
-        application = Application(selection, settings, secrets.token_urlsafe(32), folder / "lender")
+        application = Application(selection, settings, secrets.token_urlsafe(32), folder / "lender", said)
         try:
             handle = serve.run(bound(application), name=NAME, route_prefix=None, _local_testing_mode=False)
         except RuntimeError as error:

@@ -13,7 +13,6 @@ from latebind.cluster.application import bound, check
 from latebind.cluster.replica import Application
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError
-from latebind.engine.cores import fitted
 from latebind.repository.mirror import open_selection
 
 LEAST_SECRET = 32  # bytes
@@ -41,11 +40,11 @@ def application(args: Mapping[str, Any]) -> Any:
     except msgspec.MsgspecError as error:
         raise ConfigError(f"the arguments of the application, or its config file, are wrong: {error}") from error
     check("ray", settings)
-    settings = fitted(settings, msgspec.toml.decode(text).get("engine", {}), on="ray")
     secret = _read(found.secret_file).decode("ascii", "replace").strip()
     if len(secret) < LEAST_SECRET or not secret.isalnum():
         raise ConfigError(f"{found.secret_file} has no secret: write one with `openssl rand -hex 32`")
-    return bound(Application(open_selection(found.repository, found.models, settings.repository), settings, secret))
+    selection, said = open_selection(found.repository, found.models, settings.repository), msgspec.toml.decode(text)
+    return bound(Application(selection, settings, secret, said=tuple(said.get("engine", {}))))
 
 
 def _read(file: str) -> bytes:

@@ -12,7 +12,9 @@ from latebind.cluster.rpc import replica_route
 from latebind.cluster.scaling import load_between
 from latebind.domain.config import FrontendConfig, ServeConfig
 from latebind.domain.errors import Unavailable
+from latebind.engine.cores import fitted
 from latebind.forks.client import ForkServer
+from latebind.program.metadata import read_texts
 from latebind.repository.listing import Selection
 from latebind.served import serving
 from latebind.server.access import Guard, Security
@@ -30,13 +32,15 @@ USUAL_LOAD, USUAL_WORK = 1.0, 0.01  # seconds of a load and of a request, of mod
 class Application:
     """What is served, and how: the options of `latebind serve`. Ingress and replicas share `secret`.
 
-    On the machine of the `lender`, engines are forked from its process, which has imported everything already.
+    On the machine of the `lender`, engines are forked from its process, which has imported everything already. What is
+    not `said` of the engine suits the cores of each replica.
     """
 
     selection: Selection
     settings: ServeConfig
     secret: str
     lender: Path | None = None
+    said: tuple[str, ...] = ()
 
 
 class Replica:
@@ -44,7 +48,9 @@ class Replica:
 
     async def open(self, application: Application, host: str) -> None:
         """Start the engine and open the frontend. Raises what could not be loaded."""
-        settings, server = application.settings, application.settings.server
+        server, first = application.settings.server, application.selection.first()
+        texts = read_texts(list(first.models.values()))
+        settings = fitted(application.settings, application.said, texts=texts, on="ray")
         # Any port, and nothing that the ingress handles.
         inside = FrontendConfig(
             host=host,
@@ -57,7 +63,9 @@ class Replica:
         )
         async with AsyncExitStack() as stack:
             forks = stack.enter_context(ForkServer(application.lender))
-            self._engines, _, made = await stack.enter_async_context(serving(application.selection, settings, forks))
+            self._engines, _, made = await stack.enter_async_context(
+                serving(application.selection, first, settings, forks)
+            )
             frontend = made(
                 inside,
                 limits=Limits(idle_seconds=IDLE),

@@ -151,6 +151,11 @@ class About:
     labels: tuple[str, ...] = ()
     activation: Activation | None = None
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether a raw input is a text."""
+        return any(raw.media is Media.TEXT for raw in self.raw)
+
 
 NOTHING_KNOWN = About()
 

@@ -12,7 +12,7 @@ from latebind.domain.costs import Curve, Grid, ModelCosts, are_seconds, at_any_l
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ITEM_BYTES, LENGTH, NOTHING_KNOWN, About, ModelSpec, StageKind, TensorSpec
 from latebind.domain.sizes import Dim, make_sense
-from latebind.repository.directory import MODEL, NAME, PROFILE, VERSION, ModelDirectory
+from latebind.repository.directory import MODEL, NAME, PROFILE, VERSION, ModelDirectory, read_manifest
 
 FORMAT = 1
 MOST_BYTES = 64 << 30  # for the largest batch of one input or output
@@ -152,6 +152,18 @@ def read_model(directory: ModelDirectory) -> StoredModel:
     model = _with_length(model)
     _check(model, directory.path / MODEL)
     return model
+
+
+def read_texts(models: Sequence[Path]) -> bool:
+    """Tell whether all of these model directories, of which there are some, read texts. Raises `RepositoryError`."""
+    return bool(models) and all(_about(path).reads_texts for path in models)
+
+
+def _about(path: Path) -> About:
+    try:  # all else is verified where it is loaded
+        return read_model(ModelDirectory(path, read_manifest(path).files)).about
+    except (RepositoryError, OSError):  # a change was broken off, which is finished here, or something is wrong
+        return read_model(ModelDirectory.open(path)).about
 
 
 def _with_length(model: StoredModel) -> StoredModel:

@@ -8,23 +8,35 @@ import pytest
 from latebind.cli.settings import SETTINGS
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import NOTHING_KNOWN, About, Media, RawInput
 from latebind.engine import cores
-from latebind.engine.cores import beside_frontend
+from latebind.engine.cores import beside_frontend, fitted, threads_here
 
 
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores, "usable_cores", lambda config: len(config.cores) or 8)
+    let_there_be(8, monkeypatch)
+
+
+def let_there_be(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this a machine of so many cores."""
+    monkeypatch.setattr(cores, "usable_cores", lambda config: len(config.cores) or count)
 
 
 def crew(
-    tmp_path: Path, text: str = "", *, on: str | None = None, cpus: float | None = None, **said: Any
+    tmp_path: Path,
+    text: str = "",
+    *,
+    on: str | None = None,
+    cpus: float | None = None,
+    texts: bool = False,
+    **said: Any,
 ) -> tuple[int, int]:
     """Return how many workers there are, and the threads of each."""
     file = tmp_path / "latebind.toml"
     file.write_text(text)
     given = {one.name: None for one in SETTINGS.parameters()} | {"replica_cpus": cpus, **said}
-    engine = SETTINGS.read(file, given, on=on).engine
+    engine = fitted(*SETTINGS.read(file, given), texts=texts, on=on).engine
     return engine.crew, engine.threads
 
 
@@ -45,3 +57,29 @@ def test_where_nobody_says_each_core_but_the_frontends_has_a_worker_and_what_is_
     assert crew(tmp_path, on="ray", cpus=0.5) == (1, 1)
     assert beside_frontend(EngineConfig(cores=(4, 5, 6))) == 3  # one is left to the frontend all the same
     assert beside_frontend(EngineConfig(cores=tuple(range(8)))) == 7
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [(1, (1, 1)), (2, (1, 2)), (3, (1, 2)), (4, (1, 3)), (9, (1, 8)), (10, (2, 4)), (16, (2, 7)), (128, (8, 15))],
+)
+def test_models_that_read_texts_have_few_workers_of_many_threads(
+    there: int, expected: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_there_be(there, monkeypatch)
+    workers, threads = expected
+    assert crew(tmp_path, texts=True) == expected
+    assert crew(tmp_path, texts=True, on="ray", cpus=float(there)) == expected
+    assert threads_here(About(raw=(RawInput("text", Media.TEXT),))) == threads  # what a build measures with
+    assert threads_here(About(raw=(RawInput("picture", Media.PICTURE),))) == threads_here(NOTHING_KNOWN) == 1
+    assert workers * threads <= max(2, there - 1)
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_what_is_said_holds_for_texts_too(tmp_path: Path) -> None:
+    assert crew(tmp_path, texts=True, threads=2) == (3, 2)
+    assert crew(tmp_path, "[engine]\nworkers = 4\n", texts=True) == (4, 1)
+    assert crew(tmp_path, texts=True, cores="1") == (1, 1)
+    assert crew(tmp_path, texts=True, cores="1,2,3") == (1, 3)
+    assert crew(tmp_path, texts=True, on="ray") == (1, 1)
+    assert crew(tmp_path, texts=True, device="cuda") == (1, 1)

@@ -15,7 +15,7 @@ from latebind.program.backends import run_chain
 from latebind.program.build import BuildReport, build_program
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
-from latebind.program.metadata import read_model, read_profile, read_spec_and_costs
+from latebind.program.metadata import read_model, read_profile, read_spec_and_costs, read_texts
 from latebind.program.program import profile_program
 from latebind.program.stored import files_with_entry, read_stages
 from latebind.program.verify import relative_error
@@ -58,6 +58,22 @@ def changed(directory: ModelDirectory, file: str, **fields: object) -> ModelDire
     """Rewrite fields of a JSON file with a manifest that fits, as someone who can write the directory could."""
     content = msgspec.json.decode(directory.read(file)) | fields
     return directory.write_files({file: msgspec.json.encode(content)})
+
+
+def test_models_that_all_read_texts_are_told_from_others(built: BuildReport, tmp_path: Path) -> None:
+    def of(name: str, *media: Media) -> Path:
+        about = About(Task.CLASSIFY, tuple(RawInput(one.value, one) for one in media))
+        place = Path(copytree(built.directory.path, tmp_path / name))
+        return changed(ModelDirectory.open(place), MODEL, about=msgspec.to_builtins(about)).path
+
+    embedding, both, picture = of("a", Media.TEXT), of("b", Media.PICTURE, Media.TEXT), of("c", Media.PICTURE)
+    assert read_texts([embedding, both])
+    assert not read_texts([])
+    assert not read_texts([embedding, picture])
+    assert not read_texts([built.directory.path])
+    (picture / MODEL).write_bytes(b"{}")
+    with pytest.raises(RepositoryError, match=r"c/model\.json differs from the manifest"):
+        read_texts([picture])
 
 
 def test_what_is_built_loads_and_answers_like_the_module(module: Branchy, built: BuildReport) -> None:

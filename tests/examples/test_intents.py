@@ -4,11 +4,11 @@ import csv
 import gzip
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import BertConfig, BertForSequenceClassification
 
 from examples.intents.data import OUT_OF_SCOPE, PARTS, read
 from examples.intents.finetune import Exits, answers, finetune, main
@@ -95,18 +95,22 @@ def test_texts_made_of_others_have_their_words_and_are_the_same_for_a_seed() -> 
 
 
 def test_what_is_behind_a_texts_end_counts_in_no_classifier_behind_blocks() -> None:
-    config = SimpleNamespace(num_hidden_layers=6, hidden_size=8, num_labels=3)
     torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=6, num_attention_heads=2, intermediate_size=16, num_labels=3
+    )
+    network = BertForSequenceClassification(config).eval()
     exits = Exits(config)
     assert [*exits.blocks] == [0, 2, 4]
-    mask, labels = torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.tensor([2])
-    states, losses = [torch.randn(2, 3, 8) for _ in range(7)], list[float]()
-    for filler in (0.0, 1e6):
-        for each in states:
-            each[0, 2] = filler
-        found = SimpleNamespace(logits=torch.eye(3)[:2], hidden_states=states)
+    ids, mask, labels = torch.tensor([[5, 6, 0], [7, 8, 9]]), torch.tensor([[1, 1, 0], [1, 1, 1]]), torch.tensor([2])
+    losses, behind = list[float](), list[torch.Tensor]()
+    for filler in (0, 19):
+        ids[0, 2] = filler
+        found = network(input_ids=ids, attention_mask=mask, output_hidden_states=True)
         losses.append(float(exits.loss(found, mask, labels).detach()))
-    assert losses[0] == losses[1]
+        behind.append(torch.stack(found.hidden_states)[:, 0, 2])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+    assert not torch.isclose(behind[0], behind[1]).all(dim=1).any()  # it is something else wherever it is read
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ from latebind.learned.promise import Fidelity, Promise
 from latebind.learned.samples import Samples
 from latebind.learned.vectors import Nearness, certify
 from latebind.preprocessing.opening import open_preprocessor
-from latebind.preprocessing.preprocessor import Preprocessor
+from latebind.preprocessing.preprocessor import CUT, Preprocessor
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, Stored
 from latebind.program.backends import BACKENDS
 from latebind.program.build import BuildReport, build_program
@@ -133,7 +133,7 @@ def _about(network: Network, found: Taken, module: nn.Module, reading: Reading) 
 
 def _check_preprocessing(folder: Folder) -> None:
     """Raise `ConfigError` where a server would read trial inputs in another way than the folder's own processor."""
-    reading, found = folder.reading, folder.preprocessor.prepare(folder.reading.trials, truncate=True)
+    reading, found = folder.reading, folder.preprocessor.prepare(folder.reading.trials, CUT)
     for place, (row, wanted) in enumerate(zip(found, reading.reference(reading.trials), strict=True)):
         for name, tensor in wanted.items():
             own, there = torch.from_numpy(row.tensors[name]), tensor[0]
@@ -241,9 +241,7 @@ def worst_error(folder: Folder, directory: ModelDirectory) -> float:
     """Return by how much answers to the trial inputs differ from those of network and processor of the folder."""
     trials = folder.reading.trials
     program, worst = load_program(directory), 0.0
-    for row, wanted in zip(
-        folder.preprocessor.prepare(trials, truncate=True), folder.reading.reference(trials), strict=True
-    ):
+    for row, wanted in zip(folder.preprocessor.prepare(trials, CUT), folder.reading.reference(trials), strict=True):
         tensors = [torch.from_numpy(row.tensors[spec.name])[None] for spec in program.spec.inputs]
         worst = max(worst, relative_error(program.run(*tensors), folder.answers(wanted)))
     return worst

@@ -20,7 +20,7 @@ from latebind.folders.files import CONFIG, PAIR, TEXT, Taken
 from latebind.folders.networks import Network, quietly
 from latebind.folders.tasks import MASK
 from latebind.preprocessing.pictures import picture_settings
-from latebind.preprocessing.preprocessor import Raw
+from latebind.preprocessing.preprocessor import Given, Raw
 from latebind.preprocessing.settings import (
     TOKENIZER,
     PictureSettings,
@@ -33,7 +33,6 @@ from latebind.preprocessing.tokenizer import check_tokenizer
 
 Foreign = Any  # an object of transformers or tokenizers
 Rows = list[dict[str, Tensor]]  # each `(1, ...)`, by input
-Given = Mapping[str, Sequence[Raw]]
 
 IDS, TYPES, PIXELS, SOUND = "input_ids", "token_type_ids", "pixel_values", "input_values"
 LENGTH, HEIGHT, WIDTH, SAMPLES = "L", "H", "W", "T"  # the dimensions that vary

@@ -17,7 +17,7 @@ from latebind.domain.model import Media
 from latebind.domain.wording import instead
 from latebind.folders.files import LABEL, PAIR, TEXT
 from latebind.learned.samples import Samples
-from latebind.preprocessing.preprocessor import Prepared, Preprocessor, Raw
+from latebind.preprocessing.preprocessor import CUT, Prepared, Preprocessor, Raw
 
 RAW = {Media.TEXT: TEXT, Media.PICTURE: "image", Media.SOUND: "sound"}  # the raw inputs of labelled rows
 SPLIT, FIT, CALIBRATE = "split", "train", "validation"  # a column, and what it may say
@@ -75,7 +75,7 @@ def read_samples(preprocessor: Preprocessor, labelled: Labelled, inputs: Sequenc
     rows = list[Prepared]()
     for begin in range(0, min(map(len, labelled.raw.values())), AT_ONCE):
         some = {name: each[begin : begin + AT_ONCE] for name, each in labelled.raw.items()}
-        rows += preprocessor.prepare(some, truncate=True)
+        rows += preprocessor.prepare(some, CUT)
     cut = sum(row.cut > 0 for row in rows)
     made = {name: [torch.from_numpy(row.tensors[name]) for row in rows] for name in inputs}
     told = f"{cut} of {len(rows)} are cut to the longest that the model reads" if cut else ""

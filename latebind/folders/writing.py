@@ -10,9 +10,9 @@ from latebind.domain.sizes import Dim
 from latebind.folders.files import TEXT, Taken
 from latebind.folders.networks import Network
 from latebind.folders.reading import LENGTH as READ
-from latebind.folders.reading import LONGEST_TEXT, TEXTS, Given, Reading, Rows, tokenizer_of
+from latebind.folders.reading import LONGEST_TEXT, TEXTS, Reading, Rows, tokenizer_of
 from latebind.folders.sequences import SequenceNetwork, example_tokens, sequence_of
-from latebind.preprocessing.preprocessor import Preprocessor
+from latebind.preprocessing.preprocessor import CUT, Given, Preprocessor
 from latebind.preprocessing.settings import TOKENIZER, Role, TextSettings
 from latebind.program.verify import relative_error
 from latebind.sequence.export import TOKENS
@@ -93,7 +93,7 @@ def tokens_of(preprocessor: Preprocessor, texts: Sequence[str]) -> tuple[list[li
     And what to tell of texts that were cut to fit, "" where none was. Raises `LatebindError` for what cannot be read.
     """
     some = texts[:: max(1, -(-len(texts) // MEASURED))]
-    rows = preprocessor.prepare({TEXT: some}, truncate=True)
+    rows = preprocessor.prepare({TEXT: some}, CUT)
     cut = sum(row.cut > 0 for row in rows)
     told = f"{cut} of {len(rows)} texts are cut to the longest that the model reads" if cut else ""
     return [row.tensors[TOKENS].tolist() for row in rows], told

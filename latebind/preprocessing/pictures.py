@@ -9,7 +9,7 @@ import numpy as np
 
 from latebind.domain.errors import ConfigError, InvalidRequest
 from latebind.domain.model import Media, RawInput
-from latebind.preprocessing.preprocessor import Array, Kept, Prepared, Raw, columns
+from latebind.preprocessing.preprocessor import USUAL, Array, Given, Prepared, Raw, Reading, columns
 from latebind.preprocessing.settings import PictureSettings, inputs_of
 
 if TYPE_CHECKING:
@@ -48,16 +48,9 @@ class PicturePreprocessor:
         """The names of the model's inputs."""
         return frozenset(inputs_of(self._settings))
 
-    def prepare(
-        self,
-        given: Mapping[str, Sequence[Raw]],
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        kept: Kept | None = None,
-    ) -> list[Prepared]:
+    def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
         """Return the values of each picture. Raises `InvalidRequest`, which names the element."""
-        if prompt is not None or kept is not None:
+        if how.prompt is not None or how.kept is not None:
             raise InvalidRequest("pictures take no prompt, nor a direction in which they are cut")
         found = columns(self.raw, given)[IMAGE]
         return [self._row(raw, f"element {place} of {IMAGE!r}") for place, raw in enumerate(found)]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,22 @@ from latebind.domain.model import RawInput
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Raw: TypeAlias = str | bytes  # a text, or what a file of a picture or a sound has
+Given: TypeAlias = Mapping[str, Sequence[Raw]]  # elements of raw inputs, by the input's name
 Kept: TypeAlias = Literal["start", "end"]  # the end that stays of a text that is cut
+
+
+class Reading(NamedTuple):
+    """How inputs are read. Where one is too large, it is cut if it may `truncate`, and the end stays that is `kept`.
+
+    `prompt` names what is put before each text. None is what the model has by default.
+    """
+
+    truncate: bool = False
+    prompt: str | None = None
+    kept: Kept | None = None
+
+
+USUAL, CUT = Reading(), Reading(truncate=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +55,14 @@ class Preprocessor(Protocol):
     def makes(self) -> frozenset[str]:
         """The names of the model's inputs that it makes."""
 
-    def prepare(
-        self,
-        given: Mapping[str, Sequence[Raw]],
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        kept: Kept | None = None,
-    ) -> list[Prepared]:
+    def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
         """Return a row for each element that every raw input was given, in their order.
 
-        `prompt` names what is put before each text, and `kept` is the end of one that stays where it is cut; None is
-        what the model has by default. Raises `InvalidRequest`, which names the element, for what cannot be read; for
-        one that is too large also where it may not `truncate`.
+        Raises `InvalidRequest`, which names the element, for what cannot be read, or is too large and may not be cut.
         """
 
 
-def columns(raw: Sequence[RawInput], given: Mapping[str, Sequence[Raw]]) -> dict[str, Sequence[Raw]]:
+def columns(raw: Sequence[RawInput], given: Given) -> dict[str, Sequence[Raw]]:
     """Return what was given, checked: known names only, what must be there is, and all have equally many elements."""
     for name in given:
         if name not in {one.name for one in raw}:

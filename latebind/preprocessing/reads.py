@@ -1,12 +1,12 @@
 """What makes the tensors of a query of its raw inputs: the preprocessors of its models, each for what it reads."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import Media, ModelSpec, RawInput, Read
-from latebind.preprocessing.preprocessor import Array, Kept, Prepared, Preprocessor, Raw, columns
+from latebind.preprocessing.preprocessor import USUAL, Array, Given, Prepared, Preprocessor, Reading, columns
 
 NAMED = re.compile(r"^(element \d+ of )'(\w+)'")
 
@@ -28,14 +28,7 @@ class QueryPreprocessor:
         """The names of the query's inputs."""
         return frozenset([name for read, _ in self.reads for _, name in read.makes])
 
-    def prepare(
-        self,
-        given: Mapping[str, Sequence[Raw]],
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        kept: Kept | None = None,
-    ) -> list[Prepared]:
+    def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
         """Return a row for each element of the raw inputs (`Preprocessor.prepare`).
 
         Its tokens are those of all reads of texts together, and so is what was cut. Raises `InvalidRequest`.
@@ -48,9 +41,7 @@ class QueryPreprocessor:
             own = {name: found[source] for name, source in read.raw}
             tells = not texts or any(source in texts for _, source in read.raw)  # of tokens, and of prompts
             try:
-                made = preprocessor.prepare(
-                    own, truncate=truncate, prompt=prompt if tells else None, kept=kept if tells else None
-                )
+                made = preprocessor.prepare(own, how if tells else Reading(how.truncate))
             except InvalidRequest as error:
                 raise InvalidRequest(_renamed(str(error), dict(read.raw))) from None
             for place, row in enumerate(made):

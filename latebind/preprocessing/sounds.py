@@ -1,6 +1,6 @@
 """Sounds in WAV and FLAC files to the samples that a model takes, as `Wav2Vec2FeatureExtractor` makes them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from math import gcd
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from latebind.domain.errors import ConfigError, InvalidRequest
 from latebind.domain.model import Media, RawInput
-from latebind.preprocessing.preprocessor import Array, Kept, Prepared, Raw, columns
+from latebind.preprocessing.preprocessor import USUAL, Array, Given, Prepared, Raw, Reading, columns
 from latebind.preprocessing.settings import SoundSettings, inputs_of
 
 SOUND = "sound"
@@ -48,22 +48,15 @@ class SoundPreprocessor:
         """The names of the model's inputs."""
         return frozenset(inputs_of(self._settings))
 
-    def prepare(
-        self,
-        given: Mapping[str, Sequence[Raw]],
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        kept: Kept | None = None,
-    ) -> list[Prepared]:
-        """Return the samples of each sound, cut at the model's longest where it may `truncate`.
+    def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
+        """Return the samples of each sound, cut at the model's longest where `how` says so.
 
         Raises `InvalidRequest`, which names the element; `ConfigError` for FLAC if soundfile is not installed.
         """
-        if prompt is not None or kept is not None:
+        if how.prompt is not None or how.kept is not None:
             raise InvalidRequest("sounds take no prompt, nor a direction in which they are cut")
         found = columns(self.raw, given)[SOUND]
-        return [self._row(raw, f"element {place} of {SOUND!r}", truncate) for place, raw in enumerate(found)]
+        return [self._row(raw, f"element {place} of {SOUND!r}", how.truncate) for place, raw in enumerate(found)]
 
     def _row(self, raw: Raw, which: str, truncate: bool) -> Prepared:
         settings = self._settings

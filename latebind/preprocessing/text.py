@@ -1,6 +1,6 @@
 """Texts to the ids that a model takes, by the `tokenizers` library, as transformers' fast tokenizers make them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from latebind.domain.errors import InvalidRequest, RepositoryError
 from latebind.domain.model import Media, RawInput
 from latebind.preprocessing.decoding import TextDecoder
-from latebind.preprocessing.preprocessor import Array, Kept, Prepared, Raw, columns
+from latebind.preprocessing.preprocessor import USUAL, Array, Given, Kept, Prepared, Raw, Reading, columns
 from latebind.preprocessing.settings import Role, TextSettings
 from latebind.preprocessing.tokenizer import TokenizerFile, is_of_library, load_tokenizer
 
@@ -77,20 +77,13 @@ class TextPreprocessor:
         """The model's input that has the tokens."""
         return self._settings.inputs[Role.IDS]
 
-    def prepare(
-        self,
-        given: Mapping[str, Sequence[Raw]],
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        kept: Kept | None = None,
-    ) -> list[Prepared]:
-        """Return the ids of each text, cut to the model's longest where it may `truncate`, of two the longer one.
+    def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
+        """Return the ids of each text, cut to the model's longest where `how` says so, of two the longer one.
 
         Raises `InvalidRequest`, which names the element.
         """
         found = columns(self.raw, given)
-        before, kept_end = self._prompt(prompt), kept or self._settings.kept
+        before, kept_end = self._prompt(how.prompt), how.kept or self._settings.kept
         firsts = [self._text(raw, TEXT, place, before) for place, raw in enumerate(found[TEXT])]
         rows: Sequence[Row] = firsts
         if PAIR in found:
@@ -99,7 +92,7 @@ class TextPreprocessor:
         prepared = list[Prepared]()
         for first, part in _parts(rows):
             for place, encoding in enumerate(self._encoded(part, first), first):
-                prepared.append(self._row(encoding, place, kept=kept_end if truncate else None, before=len(before)))
+                prepared.append(self._row(encoding, place, kept=kept_end if how.truncate else None, before=len(before)))
         return prepared
 
     def rows_of(self, tokens: Sequence[Sequence[int]]) -> list[Prepared]:

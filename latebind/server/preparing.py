@@ -3,37 +3,19 @@
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from latebind.domain.errors import Expired, InvalidRequest, Refused, TooLarge
 from latebind.domain.model import Media, ModelSpec, RawInput
-from latebind.preprocessing.preprocessor import Kept, Prepared, Preprocessor, Raw, columns
+from latebind.preprocessing.preprocessor import Given, Prepared, Preprocessor, Raw, Reading, columns
 from latebind.server.limits import Limits, most_rows
 
 FEW, SHORT = 8, 2048  # texts, and bytes in all of them, that are not worth a thread: a fraction of a millisecond
 ELEMENT = re.compile(r"^element (\d+)")  # how a preprocessor's errors begin
 PART, PART_BYTES = 256, 1 << 17  # elements, and their bytes, that a thread takes at once: then the next call has a turn
-
-Given = Mapping[str, Sequence[Raw]]
-
-
-class Reading(NamedTuple):
-    """How inputs are read: for all of it see `Preprocessor.prepare`."""
-
-    truncate: bool = False
-    prompt: str | None = None
-    kept: Kept | None = None
-
-    def by(self, preprocessor: Preprocessor, given: Given) -> list[Prepared]:
-        """Return a row for each element of what is given. Raises what `Preprocessor.prepare` raises, and `Refused`."""
-        try:
-            return preprocessor.prepare(given, truncate=self.truncate, prompt=self.prompt, kept=self.kept)
-        except MemoryError:
-            raise Refused("no memory is left to read the inputs: send fewer, or try again later") from None
 
 
 def check(spec: ModelSpec, raw: Sequence[RawInput], given: Given, limits: Limits) -> list[int]:
@@ -95,7 +77,7 @@ class Preparing:
         """
         media = {one.name: one.media for one in preprocessor.raw}
         if len(sizes) <= FEW and sum(sizes) <= SHORT and all(media[name] is Media.TEXT for name in given):
-            return how.by(preprocessor, given)
+            return _read(preprocessor, given, how)
         if self._calls >= self._limits.preparing_calls:
             raise Refused(f"{self._calls} calls have inputs that are still to be read: try again later")
         self._calls += 1
@@ -104,7 +86,7 @@ class Preparing:
             async with asyncio.timeout(deadline - time.monotonic()):
                 for begin, end in parts(sizes):
                     part = {name: some[begin:end] for name, some in given.items()}
-                    found += await self._in_thread(partial(how.by, preprocessor, part), begin)
+                    found += await self._in_thread(partial(_read, preprocessor, part, how), begin)
         except TimeoutError:
             raise Expired("the inputs could not be read by the deadline: allow more time (`timeout`)") from None
         finally:
@@ -132,6 +114,13 @@ class Preparing:
             if not before:
                 raise
             raise InvalidRequest(ELEMENT.sub(lambda found: f"element {int(found[1]) + before}", str(error))) from None
+
+
+def _read(preprocessor: Preprocessor, given: Given, how: Reading) -> list[Prepared]:
+    try:
+        return preprocessor.prepare(given, how)
+    except MemoryError:
+        raise Refused("no memory is left to read the inputs: send fewer, or try again later") from None
 
 
 def parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -18,7 +18,7 @@ from latebind.domain.model import TEXT_OUTPUT, Media, ModelSpec, Task
 from latebind.domain.wording import instead
 from latebind.logs import REQUEST
 from latebind.preprocessing.decoding import TextDecoder
-from latebind.preprocessing.preprocessor import Prepared, Preprocessor
+from latebind.preprocessing.preprocessor import USUAL, Given, Prepared, Preprocessor, Reading
 from latebind.preprocessing.text import TextPreprocessor
 from latebind.server.calls import BYTES, Call, CallInput, CallOutput, LabelOutput, Tensor, Terms, TextOutput
 from latebind.server.description import statistics, steps_as_parameters
@@ -34,7 +34,7 @@ from latebind.server.gateway import (
     Observer,
 )
 from latebind.server.limits import Limits
-from latebind.server.preparing import Given, Preparing, Reading, check
+from latebind.server.preparing import Preparing, check
 from latebind.server.settings import Log, Traces, TraceSettings
 from latebind.server.shared_memory import Regions
 from latebind.server.streaming import in_text, stream, written
@@ -55,7 +55,6 @@ UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.
 NOT_ANSWERING = "the engine stands still, or another one is starting: ask again later"
 MICROSECOND = 1e-6
 NOT_FOLLOWED: AbstractContextManager[None] = nullcontext()
-USUAL = Reading()
 
 Fill = Callable[[Mapping[str, Sequence[Array]]], Awaitable[None]]  # writes the rows of a `Claim`
 

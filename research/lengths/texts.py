@@ -24,7 +24,7 @@ from latebind.cli.console import Rows, reporting
 from latebind.cli.options import Seed
 from latebind.domain.errors import ConfigError
 from latebind.preprocessing.opening import open_preprocessor
-from latebind.preprocessing.preprocessor import Preprocessor
+from latebind.preprocessing.preprocessor import CUT, Preprocessor
 from latebind.preprocessing.text import TEXT
 from latebind.program.load import load_program
 from latebind.program.program import Program
@@ -126,14 +126,14 @@ class Loop:
 
     def __call__(self, text: str) -> Tensor:
         """Return the embedding of a text, `(width,)`."""
-        (row,) = self.preprocessor.prepare({TEXT: [text]}, truncate=True)
+        (row,) = self.preprocessor.prepare({TEXT: [text]}, CUT)
         rows = [torch.from_numpy(row.tensors[one.name])[None] for one in self.program.spec.inputs]
         with torch.inference_mode():
             return self.program.run(*rows)[0][0]
 
     def tokenize(self, texts: Sequence[str]) -> None:
         """Only make tokens of texts."""
-        self.preprocessor.prepare({TEXT: texts}, truncate=True)
+        self.preprocessor.prepare({TEXT: texts}, CUT)
 
 
 class Fastembed:

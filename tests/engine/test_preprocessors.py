@@ -1,6 +1,5 @@
 """What reads the raw inputs of models comes and goes with the engine that has them; engines here have no processes."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from latebind.compiled import is_compiled
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.model import About, Media, RawInput
 from latebind.engine.engines import EngineStartFailed
-from latebind.preprocessing.preprocessor import Kept, Prepared, Raw, columns
+from latebind.preprocessing.preprocessor import USUAL, Given, Prepared, Reading, columns
 from latebind.program.metadata import read_model
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
 from tests.engine.pretended import open_shop
@@ -32,14 +31,7 @@ class Reads:
         self.word = word
         self.makes = frozenset({word.decode()})
 
-    def prepare(
-        self,
-        given: Mapping[str, Sequence[Raw]],
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        kept: Kept | None = None,
-    ) -> list[Prepared]:
+    def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
         return [Prepared({"x": np.full(WIDTH, len(text), np.float32)}) for text in columns(self.raw, given)["text"]]
 
 

@@ -13,7 +13,7 @@ import torch
 from latebind.domain.model import Media, Task
 from latebind.folders.build import read_folder
 from latebind.preprocessing.opening import open_preprocessor
-from latebind.preprocessing.preprocessor import Raw
+from latebind.preprocessing.preprocessor import CUT, Raw
 from latebind.preprocessing.settings import PREPROCESSING, TOKENIZER
 from latebind.program.load import load_program
 from latebind.program.metadata import read_model
@@ -55,7 +55,7 @@ def answers(built: Built, given: dict[str, Sequence[Raw]]) -> list[tuple[torch.T
     preprocessor = open_preprocessor(built.directory, read_model(built.directory).about)
     program: Program = load_program(built.directory)
     found = []
-    for row in preprocessor.prepare(given, truncate=True):
+    for row in preprocessor.prepare(given, CUT):
         tensors = [torch.from_numpy(row.tensors[spec.name])[None] for spec in program.spec.inputs]
         found.append(program.run(*tensors))
     return found

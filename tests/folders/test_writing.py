@@ -13,6 +13,7 @@ from latebind.domain.errors import ConfigError
 from latebind.domain.model import Media, RawInput, Task
 from latebind.folders.build import read_folder
 from latebind.preprocessing.opening import open_preprocessor
+from latebind.preprocessing.preprocessor import CUT
 from latebind.preprocessing.text import TextPreprocessor
 from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
@@ -83,7 +84,7 @@ def test_a_text_is_answered_by_the_text_that_transformers_generates(
     assert isinstance(preprocessor, TextPreprocessor)
     assert preprocessor.decoder is not None
     some, padding = texts(25, seed=1), program.marks.padding
-    rows = [row.tensors["tokens"].tolist() for row in preprocessor.prepare({"text": some}, truncate=True)]
+    rows = [row.tensors["tokens"].tolist() for row in preprocessor.prepare({"text": some}, CUT)]
     answers = answer_all(program, filled(rows, padding, 32).numpy()).tolist()
     said = [preprocessor.decoder.text(without_padding(row, padding)) for row in answers]
     assert said == [generated(folder, text) for text in some]

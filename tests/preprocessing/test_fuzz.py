@@ -22,7 +22,7 @@ from latebind.domain.errors import ConfigError, InvalidRequest, RepositoryError
 from latebind.domain.model import About, Media, RawInput
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.pictures import PicturePreprocessor, picture_settings
-from latebind.preprocessing.preprocessor import Preprocessor
+from latebind.preprocessing.preprocessor import CUT, Preprocessor
 from latebind.preprocessing.settings import (
     FORMAT,
     PREPROCESSING,
@@ -76,7 +76,7 @@ def counts(preprocessor: Preprocessor, name: str, inputs: Iterator[Any]) -> tupl
     for given in inputs:
         said = f"element 0 of {name!r}"
         try:
-            (row,) = preprocessor.prepare({name: [given]}, truncate=True)
+            (row,) = preprocessor.prepare({name: [given]}, CUT)
         except InvalidRequest as error:
             said = str(error)
             refused += 1
@@ -204,7 +204,7 @@ def test_altered_tokenizer_files(family: str) -> None:
         loaded += 1
         for given in HARD:
             with suppress(InvalidRequest):
-                preprocessor.prepare({"text": [given]}, truncate=True)
+                preprocessor.prepare({"text": [given]}, CUT)
     assert loaded + refused == ROWS // 2
     assert min(loaded, refused) > SOME // 5
 
@@ -226,7 +226,7 @@ def test_drawn_tables_of_characters() -> None:
             preprocessor = TextPreprocessor(settings, read_tokenizer(bytes_of(content)))
             for given in HARD:
                 try:
-                    preprocessor.prepare({"text": [given]}, truncate=True)
+                    preprocessor.prepare({"text": [given]}, CUT)
                     read += 1
                 except InvalidRequest:
                     refused += 1

@@ -30,6 +30,7 @@ from latebind.domain.errors import ConfigError, InvalidRequest
 from latebind.preprocessing import pictures
 from latebind.preprocessing.opening import check_settings
 from latebind.preprocessing.pictures import PicturePreprocessor, picture_settings
+from latebind.preprocessing.preprocessor import Reading
 from latebind.preprocessing.settings import PictureSettings
 
 Processor = Callable[..., Any]
@@ -256,7 +257,7 @@ def test_a_text_is_no_picture() -> None:
     with pytest.raises(InvalidRequest, match="element 0 of 'image' is a text"):
         opened().prepare({"image": ["cat"]})
     with pytest.raises(InvalidRequest, match="no prompt"):
-        opened().prepare({"image": []}, prompt="query")
+        opened().prepare({"image": []}, Reading(prompt="query"))
 
 
 @pytest.mark.parametrize("more", [{}, {"lossless": True}, {"exif": b"Exif\0\0MM\0*\0\0\0\x08\0\0"}])

@@ -13,6 +13,7 @@ from transformers import Wav2Vec2FeatureExtractor
 
 from latebind.domain.errors import ConfigError, InvalidRequest
 from latebind.preprocessing import sounds
+from latebind.preprocessing.preprocessor import CUT, Reading
 from latebind.preprocessing.settings import SoundSettings
 from latebind.preprocessing.sounds import SoundPreprocessor, sound_settings
 
@@ -114,7 +115,7 @@ def test_a_sound_beyond_the_model_is_refused_unless_it_may_be_cut() -> None:
     data = file_of(tone(1.5).astype(np.float32))
     with pytest.raises(InvalidRequest, match=r"element 0 of 'sound' takes 1\.5 s, and the model takes 1\.0 s"):
         opened().prepare({"sound": [data]})
-    (row,) = opened().prepare({"sound": [data]}, truncate=True)
+    (row,) = opened().prepare({"sound": [data]}, CUT)
     assert (row.used, row.cut) == (RATE, RATE // 2)
     np.testing.assert_array_equal(row.tensors["input_values"], tone(1.5).astype(np.float32)[:RATE])
 
@@ -160,7 +161,7 @@ def test_hostile_files_are_refused_by_their_place(data: bytes, reason: str) -> N
 def test_a_file_is_bounded_in_bytes_and_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sounds, "SPARE_SECONDS", 1)
     with pytest.raises(InvalidRequest, match="takes 3 s, more than 2"):
-        opened().prepare({"sound": [file_of(np.zeros(3 * RATE, np.uint8))]}, truncate=True)
+        opened().prepare({"sound": [file_of(np.zeros(3 * RATE, np.uint8))]}, CUT)
     monkeypatch.setattr(sounds, "MOST_VALUES", 100)
     with pytest.raises(InvalidRequest, match="has 1600 samples, more than 100"):
         read(file_of(tone()))
@@ -173,7 +174,7 @@ def test_a_text_is_no_sound() -> None:
     with pytest.raises(InvalidRequest, match="element 0 of 'sound' is a text"):
         opened().prepare({"sound": ["hello"]})
     with pytest.raises(InvalidRequest, match="no prompt"):
-        opened().prepare({"sound": []}, prompt="query")
+        opened().prepare({"sound": []}, Reading(prompt="query"))
 
 
 @pytest.mark.parametrize(

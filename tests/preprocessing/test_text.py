@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from latebind.domain.errors import InvalidRequest, RepositoryError
 from latebind.domain.model import Media, RawInput
 from latebind.preprocessing import text
-from latebind.preprocessing.preprocessor import Prepared
+from latebind.preprocessing.preprocessor import CUT, Prepared, Reading
 from latebind.preprocessing.settings import Role, TextSettings
 from latebind.preprocessing.text import TextPreprocessor
 from latebind.preprocessing.tokenizer import read_tokenizer
@@ -70,9 +70,9 @@ def test_rows_equal_the_reference(family: str) -> None:
 def test_rows_that_are_cut_equal_the_reference(family: str, longest: int, kept: Any) -> None:
     tokenizer = FAMILIES[family]()
     given = texts_with_tokens(tokenizer)
-    made = opened(tokenizer, longest=longest, kept=kept).prepare({"text": given}, truncate=True)
+    made = opened(tokenizer, longest=longest, kept=kept).prepare({"text": given}, CUT)
     other = opened(tokenizer, longest=longest, kept="end" if kept == "start" else "start")
-    for one, named in zip(made, other.prepare({"text": given}, truncate=True, kept=kept), strict=True):
+    for one, named in zip(made, other.prepare({"text": given}, Reading(truncate=True, kept=kept)), strict=True):
         assert {name: values.tolist() for name, values in one.tensors.items()} == {
             name: values.tolist() for name, values in named.tensors.items()
         }
@@ -90,9 +90,7 @@ def test_rows_of_two_texts_equal_the_reference(family: str, longest: int, kept: 
     tokenizer = FAMILIES[family]()
     pairs = [(first, second) for first in HARD for second in HARD[::3] if tokenizer.encode(first, second).ids]
     firsts, seconds = [first for first, _ in pairs], [second for _, second in pairs]
-    made = opened(tokenizer, longest=longest, pair=True, kept=kept).prepare(
-        {"text": firsts, "text_pair": seconds}, truncate=True
-    )
+    made = opened(tokenizer, longest=longest, pair=True, kept=kept).prepare({"text": firsts, "text_pair": seconds}, CUT)
     side = {"start": "right", "end": "left"}[kept]
     same(made, reference(tokenizer, longest, truncation_side=side)(firsts, seconds, truncation=True))
 
@@ -121,7 +119,7 @@ def test_a_text_beyond_the_model_is_refused_with_its_tokens_unless_it_may_be_cut
     preprocessor = opened(bert(), longest=8)
     with pytest.raises(InvalidRequest, match=r"element 2 of 'text' has \d+ tokens, and the model takes 8"):
         preprocessor.prepare({"text": ["a", "b", "a long sentence " * 9]})
-    (row,) = preprocessor.prepare({"text": ["a " * 30]}, truncate=True)
+    (row,) = preprocessor.prepare({"text": ["a " * 30]}, CUT)
     assert (row.used, row.cut) == (8, 24)
 
 
@@ -129,8 +127,8 @@ def test_a_text_is_bounded_in_bytes_before_it_is_read() -> None:
     preprocessor = opened(bert(), longest=8)
     for given in ("a" * ((1 << 16) + 1), b"a" * ((1 << 16) + 1), "ü" * (1 << 15) + "a"):
         with pytest.raises(InvalidRequest, match=r"element 0 of 'text' has at least \d+ bytes, more than the 65536"):
-            preprocessor.prepare({"text": [given]}, truncate=True)
-    assert preprocessor.prepare({"text": ["a" * (1 << 16)]}, truncate=True)[0].used == 3
+            preprocessor.prepare({"text": [given]}, CUT)
+    assert preprocessor.prepare({"text": ["a" * (1 << 16)]}, CUT)[0].used == 3
 
 
 @pytest.mark.parametrize(
@@ -166,9 +164,9 @@ def test_prompts_are_put_before_the_first_text_by_their_names() -> None:
     preprocessor = opened(bert(), longest=64, prompts=prompts, prompt="query", pair=True)
     plain = opened(bert(), longest=64, pair=True)
 
-    def ids(of: TextPreprocessor, *given: str, **more: Any) -> list[int]:
+    def ids(of: TextPreprocessor, *given: str, prompt: str | None = None) -> list[int]:
         named = dict(zip(("text", "text_pair"), ([one] for one in given), strict=False))
-        found: list[int] = of.prepare(named, **more)[0].tensors["input_ids"].tolist()
+        found: list[int] = of.prepare(named, Reading(prompt=prompt))[0].tensors["input_ids"].tolist()
         return found
 
     assert ids(preprocessor, "cake") == ids(plain, "query: cake")
@@ -183,9 +181,7 @@ def test_prompts_are_put_before_the_first_text_by_their_names() -> None:
 def test_spans_say_which_characters_a_token_is_of(make: Any) -> None:
     tokenizer = make()
     given = ["Ünïcode 我想 the café", SENTENCES[1]]
-    made = opened(tokenizer, longest=9, spans=True, prompts={"p": "say: "}, prompt="p").prepare(
-        {"text": given}, truncate=True
-    )
+    made = opened(tokenizer, longest=9, spans=True, prompts={"p": "say: "}, prompt="p").prepare({"text": given}, CUT)
     wanted = reference(tokenizer, 9)(["say: " + one for one in given], truncation=True, return_offsets_mapping=True)
     for row, offsets in zip(made, wanted["offset_mapping"], strict=True):
         assert row.spans is not None

@@ -12,12 +12,12 @@ import pytest
 
 from latebind.domain.errors import Expired, Failed, InvalidRequest, LatebindError, NotFound, Refused, TooLarge
 from latebind.domain.model import About, Media, ModelSpec, RawInput
-from latebind.preprocessing.preprocessor import Prepared
+from latebind.preprocessing.preprocessor import Prepared, Reading
 from latebind.server.calls import Call, CallOutput, Tensor, Terms
 from latebind.server.each import Superseded
 from latebind.server.gateway import NO_DIMS, AdaptationFigures, Answer, Array
 from latebind.server.limits import Limits, most_rows
-from latebind.server.preparing import FEW, PART, PART_BYTES, Reading, parts
+from latebind.server.preparing import FEW, PART, PART_BYTES, parts
 from latebind.server.service import Service
 from latebind.server.tracing import TracedCall
 from tests.server.arithmetic import SPECS_BY_NAME, Arithmetic, Rows

@@ -1,14 +1,14 @@
 """A preprocessor that is real but small: a text becomes a number for each of its words, and two texts one row."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from zlib import crc32
 
 import numpy as np
 
 from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import Media, RawInput
-from latebind.preprocessing.preprocessor import Kept, Prepared, Raw, columns
+from latebind.preprocessing.preprocessor import USUAL, Given, Prepared, Raw, Reading, columns
 
 BETWEEN = 1  # the number between two texts
 LONGEST = 12
@@ -32,32 +32,25 @@ class Words:
         self.meanwhile = meanwhile
         self.threads: list[str] = []
 
-    def prepare(
-        self,
-        given: Mapping[str, Sequence[Raw]],
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        kept: Kept | None = None,
-    ) -> list[Prepared]:
+    def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
         self.threads.append(threading.current_thread().name)
         self.meanwhile()
         found = columns(RAW, given)
         seconds = found.get("text_pair", [None] * len(found["text"]))
         return [
-            self._row(place, str(first), second, kept or "start" if truncate else None, prompt)
+            self._row(place, str(first), second, how)
             for place, (first, second) in enumerate(zip(found["text"], seconds, strict=True))
         ]
 
-    def _row(self, place: int, first: str, second: Raw | None, end: Kept | None, prompt: str | None) -> Prepared:
-        ids = [*numbers(prompt or ""), *numbers(first)]
+    def _row(self, place: int, first: str, second: Raw | None, how: Reading) -> Prepared:
+        ids = [*numbers(how.prompt or ""), *numbers(first)]
         if second is not None:
             ids += [BETWEEN, *numbers(str(second))]
         if not ids:
             raise InvalidRequest(f"element {place} of 'text' has no words")
-        if len(ids) > LONGEST and end is None:
+        if len(ids) > LONGEST and not how.truncate:
             raise InvalidRequest(f"element {place} of 'text' has {len(ids)} words, and the model takes {LONGEST}")
-        kept = np.array(ids[-LONGEST:] if end == "end" else ids[:LONGEST], np.int64)
+        kept = np.array(ids[-LONGEST:] if how.kept == "end" else ids[:LONGEST], np.int64)
         return Prepared({"ids": kept, "mask": np.ones_like(kept)}, len(kept), len(ids) - len(kept))
 
 
@@ -67,14 +60,7 @@ class Pixels:
     raw = (RawInput("image", Media.PICTURE),)
     makes = frozenset({"pixels"})
 
-    def prepare(
-        self,
-        given: Mapping[str, Sequence[Raw]],
-        *,
-        truncate: bool = False,
-        prompt: str | None = None,
-        kept: Kept | None = None,
-    ) -> list[Prepared]:
+    def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
         return [self._row(place, raw) for place, raw in enumerate(columns(self.raw, given)["image"])]
 
     def _row(self, place: int, raw: Raw) -> Prepared:

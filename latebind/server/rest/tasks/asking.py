@@ -14,14 +14,13 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, NotFinite, TooLarge
 from latebind.domain.model import Activation, ModelSpec, Task
-from latebind.preprocessing.preprocessor import Prepared
+from latebind.preprocessing.preprocessor import Prepared, Reading
 from latebind.preprocessing.text import TEXT, TextPreprocessor
 from latebind.server.calls import WAITED_HEADER, Terms, check_schedule, with_time_waited
 from latebind.server.each import Superseded
 from latebind.server.faults import request_id
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits, most_rows
-from latebind.server.preparing import Reading
 from latebind.server.rest.infer import JSON_LINES, TRACEPARENT, Context, check_depth
 from latebind.server.rest.messages import Reply
 from latebind.server.rest.protocol import Request

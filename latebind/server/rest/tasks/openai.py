@@ -13,9 +13,9 @@ import numpy as np
 
 from latebind.domain.errors import Denied, InvalidRequest, LatebindError, NotFound, Refused
 from latebind.domain.model import ModelSpec, Task
+from latebind.preprocessing.preprocessor import Reading
 from latebind.preprocessing.text import PAIR, TEXT
 from latebind.server.gateway import Array
-from latebind.server.preparing import Reading
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Errors, Reply, json_reply
 from latebind.server.rest.protocol import Request

@@ -12,10 +12,9 @@ import numpy as np
 
 from latebind.domain.errors import InvalidRequest, LatebindError, TooLarge
 from latebind.domain.model import Task
-from latebind.preprocessing.preprocessor import Kept, Prepared
+from latebind.preprocessing.preprocessor import CUT, Kept, Prepared, Reading
 from latebind.preprocessing.text import PAIR, TEXT
 from latebind.server.gateway import Array
-from latebind.server.preparing import Reading
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Errors, Reply
 from latebind.server.rest.protocol import Request
@@ -80,7 +79,7 @@ async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Docum
     most = asked.max_tokens_per_doc
 
     async def read(one: Asking) -> list[Prepared]:
-        rows = await _rows(one, asked.query, texts, Reading(truncate=True))
+        rows = await _rows(one, asked.query, texts, CUT)
         if most is not None and any(row.used > most for row in rows):
             raise InvalidRequest(
                 f"a document has over {most} tokens with its query: max_tokens_per_doc is not served, send less of it"

@@ -14,11 +14,10 @@ import numpy as np
 from latebind import __version__
 from latebind.domain.errors import Expired, InvalidRequest, LatebindError, Refused
 from latebind.domain.model import Activation, ModelSpec, Task
-from latebind.preprocessing.preprocessor import Prepared
+from latebind.preprocessing.preprocessor import Prepared, Reading
 from latebind.preprocessing.text import PAIR, TEXT
 from latebind.server.gateway import Array
 from latebind.server.limits import most_rows
-from latebind.server.preparing import Reading
 from latebind.server.rest.infer import Context
 from latebind.server.rest.messages import Errors, Reply, json_reply
 from latebind.server.rest.protocol import Request

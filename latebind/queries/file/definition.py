@@ -7,8 +7,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, count, product
-from keyword import iskeyword
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from latebind.domain.model import (
     NOTHING_KNOWN,
     About,
     ModelSpec,
-    RawInput,
-    Read,
     StepInputs,
     StepSpec,
     Task,
@@ -28,10 +25,10 @@ from latebind.domain.query import Node, PlannerConfig, Query
 from latebind.domain.sizes import Dim, Size, in_terms, names_in, size_of
 from latebind.queries import PLANNERS
 from latebind.queries.file.language import condition, parse, tensor
+from latebind.queries.file.reads import Reads, check_raw
 from latebind.queries.file.source import Source
 from latebind.queries.file.tables import (
     WORD,
-    WrittenInput,
     WrittenNode,
     WrittenQuery,
     accuracies_of,
@@ -59,7 +56,6 @@ from latebind.queries.file.wiring import (
 from latebind.repository.directory import NAME
 
 ENDING = ".query.toml"
-MOST_READS = 8  # of a query: a short text is read by all of them at once
 ASKED = frozenset({Task.EMBED, Task.CLASSIFY, Task.RERANK})  # what the answer of a query may be for
 
 MOST_TRIED = 1 << 16  # sizes for which a computed one is compared with what a model allows
@@ -127,13 +123,11 @@ class _Reading:
             raise self._source.error(f"there is a model {self.name} as well: give the query's file another name")
         check_names(self._source, self._written)
         self._measured = measured
-        self._readers = readers
-        self._reads: dict[object, _Reads] = {}  # by what makes them the same
-        self._made: dict[str, _Reads] = {}  # by the names of the tensors that they make
+        self._reads = Reads(self._source, self._written.nodes, readers)
         self._parsed = {name: self._parse(text, "conditions", name) for name, text in self._written.conditions.items()}
         self._given = {name: self._given_for(name, value, models) for name, value in self._written.nodes.items()}
         self._dims = self._read_dims()
-        self._raw = self._read_raw()
+        self._raw = self._reads.raw(self._parsed)
         self._inputs = self._read_inputs()
         self._computed: list[tuple[str, Dim, tuple[str, ...]]] = []  # sizes, to compare with what a model takes there
         self._conditions: dict[str, Tensor] = {}
@@ -170,7 +164,7 @@ class _Reading:
             steps=tuple(self._steps),
             dims=dims,
             about=self._about(next(iter(outputs.values()))),
-            reads=tuple([one.told for one in self._reads.values()]),
+            reads=tuple([way.told for way in self._reads]),
         )
         planner = PlannerConfig(written.planner, written.replan)
         query = Query(spec, tuple(self._nodes.values()), planner, (written.deadline_ms or 0.0) / 1e3)
@@ -250,7 +244,7 @@ class _Reading:
                 raise self._source.error(f"{'.'.join(where):.200} is not known here: take {take}", *where)
         if raw and not any(one in known for one in given):
             check_alike(self._source, name, chosen, "outputs")
-            return _Given(written, chosen, tuple([self._read_by(name, model, given) for model in chosen]), when)
+            return _Given(written, chosen, tuple([self._reads.add(name, model, given) for model in chosen]), when)
         if beside := [one for one in given if one in raw]:
             where, other = ("nodes", name, "inputs", beside[0]), next(one for one in given if one in known)
             raise self._source.error(f"{beside[0]} takes the place of {other} and the like: give one of them", *where)
@@ -262,47 +256,6 @@ class _Reading:
                 raise self._source.error(told, "nodes", name)
             given.setdefault(one, parse(one) if one.isidentifier() else ast.Name(one))
         return _Given(written, chosen, ({one: given[one] for one in known},), when)
-
-    def _read_by(self, name: str, model: ModelSpec, given: Mapping[str, ast.expr]) -> dict[str, ast.expr]:
-        """Return the inputs of a model in a node that reads raw inputs: names of the tensors that are made of these.
-
-        What is read in the same way before has the names that it has there.
-        """
-        pairs, known = list[tuple[str, str]](), {one.name for one in model.about.raw}
-        for its in given:
-            if known and its not in known:
-                told = f"{model.name} reads {', '.join(sorted(known))}, not {its}"
-                raise self._source.error(f"{told}: give it a node of its own", "nodes", name, "inputs", its)
-        if not known:
-            told = f"{model.name} takes tensors, which the models beside it make of what they read"
-            raise self._source.error(f"{told}: give it a node of its own", "nodes", name, "models")
-        for one in model.about.raw:
-            if one.name not in given and one.optional:
-                continue
-            where = "nodes", name, "inputs", one.name
-            source = given.get(one.name, ast.Name(one.name))
-            if not isinstance(source, ast.Name):
-                told = (
-                    f"{model.name} reads a {one.media} there, which only clients can give: name an input of the query"
-                )
-                raise self._source.error(f"{'.'.join(where)}: {told}", *where)
-            pairs.append((one.name, source.id))
-        tensors = tuple([(spec.name, spec.padding) for spec in model.inputs])
-        taken = {reads.name for reads in self._reads.values()} | (self._written.nodes.keys() - {name})
-        own = next(one for one in chain([name], map(f"{name}_{{}}".format, count(1))) if one not in taken)
-        reads = self._reads.setdefault(
-            (self._reader(model), tuple(pairs), tensors), _Reads(own, name, model, tuple(pairs))
-        )
-        if len(self._reads) > MOST_READS:
-            told = f"the query reads what clients send in more than {MOST_READS} ways: leave some nodes out"
-            raise self._source.error(told, "nodes", name)
-        self._made |= dict.fromkeys([made for _, made in reads.told.makes], reads)
-        return {own: ast.Name(made) for own, made in reads.told.makes}
-
-    def _reader(self, model: ModelSpec) -> tuple[str, str]:
-        """Return what is the same for models that read alike."""
-        known = self._readers.get(model.name, "")
-        return (known, "" if known else model.name)
 
     def _number(self, name: str) -> int:
         """Return the number of a node, which is read when it is first asked for."""
@@ -435,33 +388,7 @@ class _Reading:
                 raise self._source.error(f"dims.{name:.100}: {error}", "dims", name) from None
         for dim in [dim for given in self._given.values() for dim in given.models[0].dims]:
             found.setdefault(dim.name, dim)
-        for reads in self._reads.values():
-            for dim in reads.model.dims:
-                own = reads.dim(dim.name)
-                if own in found:
-                    told = f"the lengths of what {reads.node} reads are called {own} already: take another name"
-                    raise self._source.error(told, "dims", own)
-                found[own] = replace(dim, name=own)
-        return found
-
-    def _read_raw(self) -> dict[str, RawInput]:
-        """Return the texts, pictures and sounds that clients give, which models read."""
-        found: dict[str, tuple[RawInput, str]] = {}
-        for reads in self._reads.values():
-            media = {one.name: one.media for one in reads.model.about.raw}
-            for own, name in reads.raw:
-                where = "nodes", reads.node, "inputs", own
-                if name in self._given or name in self._parsed:
-                    what = "node" if name in self._given else "condition"
-                    told = f"{name} is a {what}, and only clients can give a {media[own]}: name an input of the query"
-                    raise self._source.error(f"{'.'.join(where)}: {told}", *where)
-                if not WORD.fullmatch(name) or iskeyword(name):
-                    raise self._source.error(f"{name[:200]!r} is no name of an input: give it one here", *where)
-                known, by = found.setdefault(name, (RawInput(name, media[own]), reads.node))
-                if known.media is not media[own]:
-                    told = f"{name} is a {known.media} for {by} and a {media[own]} for {reads.node}"
-                    raise self._source.error(f"{told}: give the query an input for each", *where)
-        return {name: raw for name, (raw, _) in found.items()}
+        return found | self._reads.dims(found)
 
     def _about(self, answer: Tensor) -> About:
         """Return what the query is for: what the model is for whose answer its first output is, where some is surely.
@@ -503,13 +430,12 @@ class _Reading:
                 for expression, spec in zip(part.inputs[0].values(), part.models[0].inputs, strict=True):
                     if isinstance(expression, ast.Name) and expression.id not in {*self._given, *self._parsed}:
                         passed.setdefault(expression.id, []).append(spec)
-        made = {
-            name: self._made[name].named(input_of(name, taken)) for name, taken in passed.items() if name in self._made
-        }
+        ways = self._reads.made
+        made = {name: ways[name].named(input_of(name, taken)) for name, taken in passed.items() if name in ways}
         if self._written.inputs is None:
             tensors = {name: input_of(name, taken) for name, taken in passed.items() if name not in made}
         else:
-            self._check_raw(self._written.inputs)
+            check_raw(self._source, self._raw, self._written.inputs)
             tensors = {
                 name: declared_input(self._source, name, value, passed.get(name, ()), self._dims)
                 for name, value in self._written.inputs.items()
@@ -525,20 +451,6 @@ class _Reading:
             where = takes[0] if takes and not self._written.inputs else ("inputs", both)
             raise self._source.error(f"{told}: a query takes tensors, or what its models read, not both", *where)
         return made or tensors
-
-    def _check_raw(self, declared: Mapping[str, object]) -> None:
-        """Raise `QueryError` unless raw inputs are declared as what they are, and all are."""
-        for name, raw in self._raw.items():
-            if name not in declared:
-                told = f"{name}, a {raw.media}, is not under [inputs], which names all or none: write [inputs.{name}]"
-                raise self._source.error(told, "inputs")
-            written = self._source.typed(WrittenInput, declared[name], "inputs", name)
-            if written.dtype is not None or written.shape is not None:
-                told = f'{name} is a {raw.media}, not a tensor: write kind = "{raw.media}", and no dtype and shape'
-                raise self._source.error(f"inputs.{name}: {told}", "inputs", name)
-            if written.kind not in (None, raw.media.value):
-                told = f'models read a {raw.media} there: write kind = "{raw.media}", or leave it out'
-                raise self._source.error(f"inputs.{name}.kind is {written.kind!r:.50}: {told}", "inputs", name, "kind")
 
     def _read_outputs(self) -> dict[str, Tensor]:
         if not self._written.outputs:
@@ -574,34 +486,6 @@ class _Reading:
         for place, name in enumerate(self._inputs):
             if place not in read:
                 raise self._source.error(f"nothing reads the input {name}: use it or take it out", "inputs", name)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reads:
-    """What is made of raw inputs as `model` makes it, for `node` and those after it that read alike.
-
-    Its tensors are called after its `name`. `raw` has pairs: what the model reads, and the query's input.
-    """
-
-    name: str
-    node: str
-    model: ModelSpec
-    raw: tuple[tuple[str, str], ...]
-
-    @property
-    def told(self) -> Read:
-        """What the server is to do."""
-        makes = tuple([(spec.name, f"{self.name}.{spec.name}") for spec in self.model.inputs])
-        return Read(self.model.name, self.raw, makes)
-
-    def dim(self, name: str) -> str:
-        """Return what the query calls a dimension of the model: texts have other lengths for each that reads them."""
-        return f"{name}_{self.name}"
-
-    def named(self, spec: TensorSpec) -> TensorSpec:
-        """Return an input of the model with the query's dimensions."""
-        own: dict[str, Size] = {dim.name: self.dim(dim.name) for dim in self.model.dims}
-        return replace(spec, sizes=tuple([in_terms(size, own) for size in spec.sizes]))
 
 
 @dataclass(frozen=True, slots=True)

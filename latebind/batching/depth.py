@@ -34,15 +34,14 @@ class Depth:
         self.levels = levels  # that requests may start at
         self._below = below
         self._started = self._started_below = 0.0
+        self._batch = 1  # requests that started together last
         self.level = target
         self.estimate_lowest()
 
     @property
     def lowest(self) -> int:
         """The lowest level that a request may have now."""
-        if self._started_below + 1.0 > self._below * (self._started + 1.0) and self._below < 1.0:
-            return self._target
-        return self.levels - 1
+        return self.levels - 1 if self._may_be_below(self._batch) else self._target
 
     def estimate_lowest(self) -> None:
         """Let figures be those of the lowest level: whoever could be in time at it is not refused."""
@@ -72,9 +71,16 @@ class Depth:
         self._estimate.at_level(self.level)
 
     def start(self, requests: int) -> None:
-        """Note that so many requests start at the level that was chosen last."""
+        """Note that so many requests start: at the level chosen last, or at the target where they are too many."""
+        if self.level > self._target and not self._may_be_below(requests):
+            self.level = self._target
+        self._batch = requests
         self._started += requests
         if self.level > self._target:
             self._started_below += requests
         if self._started > LATEST_STARTED:
             self._started, self._started_below = 0.5 * self._started, 0.5 * self._started_below
+
+    def _may_be_below(self, requests: int) -> bool:
+        """Return whether so many may start below the target."""
+        return self._started_below + requests <= self._below * (self._started + requests)

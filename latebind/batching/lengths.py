@@ -95,6 +95,15 @@ class Pool:
         found = [self._grown([group], now) for group in groups[:SHORTEST]]
         return max(found, key=lambda one: len(one.turns) / one.seconds if one.seconds else inf)
 
+    def length(self, turn: Turn) -> int:
+        """Return the length of a request."""
+        return self._requests[turn[2]].length
+
+    def late_alone(self, now: float) -> tuple[int, ...]:
+        """Return the requests that would be late at the end of the network even alone."""
+        whole = self.lane.estimate.whole
+        return tuple([one.id for one in self._requests.values() if one.deadline < now + whole(1, one.length)])
+
     def saved(self, picked: Picked, own: bool, now: float) -> Picked | None:
         """Return the batch that has to run before another that was picked, if one has to and that stays in time.
 

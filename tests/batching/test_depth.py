@@ -5,12 +5,13 @@ from dataclasses import replace
 from math import inf
 from random import Random
 
+import numpy as np
 import pytest
 
 from latebind.batching.costs import Estimate
 from latebind.batching.depth import Depth
 from latebind.batching.requests import Backlog, Lane, Models, Order, Request
-from latebind.domain.actions import Outcome, Reply, Run
+from latebind.domain.actions import Action, Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, Level
 from latebind.domain.errors import IllegalEvent
@@ -19,15 +20,16 @@ from latebind.scheduler import Scheduler
 from latebind.simulation.driver import Record, Simulator
 from latebind.simulation.workloads import Arrival, poisson
 from tests.batching.chains import STATIC, chain
+from tests.batching.test_lengths import text
 
 LINEAR = Curve((1, 64), (1.0, 64.0))
 LEVELS = (Level(1.0, {0: 0.0}), Level(0.99, {0: 0.4}), Level(0.97, {0: 0.6}), Level(0.95, {0: 0.8}))
 TARGET = 1
 
 
-def curved(*, below: float = 1.0, kinds: int = 4) -> ServedModel:
+def curved(*, below: float = 1.0, kinds: int = 4, curve: Curve = LINEAR) -> ServedModel:
     """A model of four seconds whose requests leave behind the first one or at the end; a batch saves nothing."""
-    model = chain(*(STATIC,) * kinds, curve=LINEAR, hit_rates=LEVELS[TARGET].hit_rates)
+    model = chain(*(STATIC,) * kinds, curve=curve, hit_rates=LEVELS[TARGET].hit_rates)
     return replace(model, costs=replace(model.costs, levels=LEVELS, target=TARGET), below=below)
 
 
@@ -38,11 +40,14 @@ class Noted(Simulator):
         super().__init__(SchedulerConfig(models, 1, PolicyConfig(policy)))
         self.levels: dict[int, list[int]] = {}
         self.bare = 0  # runs without levels
+        self.batches: list[int] = []  # how many started together each time
 
     def _run(self, action: Run, now: float) -> None:
         for request, level in zip(action.requests, action.levels, strict=bool(action.levels)):
             self.levels.setdefault(request, []).append(level)
         self.bare += not action.levels
+        if action.stage == 0:
+            self.batches.append(len(action.requests))
         super()._run(action, now)
 
 
@@ -72,7 +77,7 @@ def test_a_request_keeps_its_level_to_its_end_whoever_comes_meanwhile() -> None:
 
 
 def test_the_more_come_the_lower_the_level_and_more_are_in_time_than_at_the_target_alone() -> None:
-    fidelities = [mean_fidelity(at_rate(curved(), rate)[0]) for rate in (0.1, 0.3, 0.45, 0.7)]
+    fidelities = [mean_fidelity(at_rate(curved(), rate)[0]) for rate in (0.1, 0.25, 0.33, 0.7)]
     assert fidelities == sorted(fidelities, reverse=True)
     assert fidelities[0] > 0.995
     assert fidelities[-1] < 0.96
@@ -87,9 +92,22 @@ def answered(records: Sequence[Record]) -> int:
 
 @pytest.mark.parametrize("below", [0.1, 0.5])
 def test_no_more_than_the_share_allowed_runs_below_the_target(below: float) -> None:
-    played, _ = at_rate(curved(below=below), 0.8)
-    lower = sum(levels[0] > TARGET for levels in played.levels.values())
-    assert 0.5 * below * len(played.levels) < lower <= below * len(played.levels) + 1
+    played, _ = at_rate(curved(below=below, curve=Curve((1, 64), (1.0, 16.0))), 2.4)
+    lower = np.cumsum([levels[0] > TARGET for levels in played.levels.values()])  # in the order of their starts
+    started = np.cumsum(np.ones(len(lower)))
+    ends = np.array(played.batches).cumsum() - 1
+    assert (lower[ends] <= below * started[ends]).all()
+    assert lower[-1] > 0.5 * below * len(lower)
+    assert max(played.batches) > 1
+
+
+def test_the_share_allowed_is_kept_for_as_many_as_start_together() -> None:
+    depth = Depth(Estimate(curved().spec, curved().costs), len(LEVELS), TARGET, 0.3)
+    for lowest in (TARGET, TARGET, TARGET, len(LEVELS) - 1):  # 8 of 24 would be too many, 8 of 32 are not
+        assert depth.lowest == lowest
+        depth.choose([4.0, 3.0, 2.0, 1.0], 1.0, inf)
+        depth.start(8)
+        assert depth.level == lowest
 
 
 def test_a_policy_that_counts_no_exits_runs_as_calibrated() -> None:
@@ -108,6 +126,50 @@ def test_who_could_be_in_time_at_the_lowest_level_is_not_refused() -> None:
     assert not actions
     late = scheduler.handle(Arrived("net", 40.0, tuple(range(32, 90)), tuple(range(32, 90))), 0.0)
     assert {action.outcome for action in late if isinstance(action, Reply)} == {Outcome.REFUSED_LATE}
+
+
+def test_who_has_started_ends_in_time_before_others_start() -> None:
+    scheduler = Scheduler(SchedulerConfig((curved(),), 1, PolicyConfig("late")))
+    scheduler.handle(Arrived("net", 4.5, (0,), (0,)), 0.0)
+    scheduler.handle(Arrived("net", 60.0, tuple(range(1, 11)), tuple(range(1, 11))), 0.5)
+    stages = []
+    for now in (1.0, 2.0, 3.0):
+        (run,) = runs(scheduler.handle(StageDone(0, ()), now))
+        assert run.requests == (0,)
+        stages.append(run.stage)
+    assert stages == [1, 2, 3]
+    ended = scheduler.handle(StageDone(0, ()), 4.0)
+    assert [one.outcome for one in ended if isinstance(one, Reply)] == [Outcome.ANSWERED]
+    assert [run.stage for run in runs(ended)] == [0]
+
+
+def runs(actions: Sequence[Action]) -> list[Run]:
+    return [action for action in actions if isinstance(action, Run)]
+
+
+def test_who_could_be_in_time_only_by_leaving_early_does_not_start() -> None:
+    scheduler = Scheduler(SchedulerConfig((curved(),), 1, PolicyConfig("late")))
+    (reply,) = scheduler.handle(Arrived("net", 3.9, (0,), (0,)), 0.0)
+    assert isinstance(reply, Reply)
+    assert reply.outcome is Outcome.EXPIRED
+    assert runs(scheduler.handle(Arrived("net", 4.0, (1,), (1,)), 0.0))
+
+
+def worded() -> ServedModel:
+    """The same for texts, of which a batch takes a second for ten words."""
+    model = text(stages=4, per_token=0.1, hits=LEVELS[TARGET].hit_rates)
+    return replace(model, costs=replace(model.costs, levels=LEVELS, target=TARGET))
+
+
+@pytest.mark.parametrize(("model", "lengths"), [(curved(), (1,)), (worded(), (5, 8, 10, 17))])
+def test_in_a_crowd_requests_are_shed_before_they_start(model: ServedModel, lengths: Sequence[int]) -> None:
+    """What of a class is dropped after its start is hard, so those that are answered would be worse than promised."""
+    played, each = Noted(model), [(length, 1) for length in lengths]
+    records = played.run(poisson(model, rate=1.2, requests=2000, allowed=20.0, random=Random(3), lengths=each))
+    shed = [one for one in records if one.outcome is not Outcome.ANSWERED]
+    dropped = sum(one.request in played.levels for one in shed)
+    assert len(shed) > 0.3 * len(records)
+    assert dropped <= 0.02 * len(records)
 
 
 def test_the_same_events_choose_the_same_levels() -> None:

@@ -62,7 +62,8 @@ from latebind.program.metadata import read_model
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory
 
-CURVE = (0.999, 0.995, 0.99, 0.98, 0.97, 0.96, 0.95, 0.93, 0.9)  # fidelities of the operating curve, and the target's
+# Fidelities of the operating curve, and the target's. They share the confidence, so more of them are less sure.
+CURVE = (0.999, 0.995, 0.99, 0.98, 0.97, 0.95, 0.9)
 WORTH_A_CORE = 1.05  # factor in mean latency that lookups aside must gain, because they use another core
 WORTH_A_TAIL = 1.25  # factor in mean latency that the usual tail may cost
 LITTLE = 1e-3  # seconds: below, asking a lookup costs about what it saves

@@ -1,4 +1,4 @@
-"""The options of `latebind serve`: for each the key of the configuration that it sets, and what stands in its help.
+"""Every key of the configuration, what it means, and the option of `latebind serve` that sets it, where there is one.
 
 What nobody sets for a day's work is a key of the file alone. Options win over the file.
 """
@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
 import typer
@@ -19,12 +19,12 @@ from latebind.domain.config import EngineConfig, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.wording import size
 
-OPTIONS = """
+KEYS = """
 Where it listens, what it shows
   --host server.host: Address to listen on: 0.0.0.0 is all of IPv4, `::` all of IPv4 and IPv6. Default: 127.0.0.1.
   --port server.port: Port to listen on, 0 for any free one. Default: 8000.
   --grpc-port server.grpc_port: Port to speak gRPC on too, 0 for any free one. Needs latebind[grpc].
-  --deadline-ms server.deadline: Deadline of requests that name none. Default: 1000.
+  --deadline-ms server.deadline (seconds): Deadline of requests that name none. Default: 1000.
   --show-exit server.show_exit: Whether answers say at which stage they left the network. Default: yes.
   --dashboard server.dashboard: Whether there is a read-only page at /dashboard. Default: where only this machine
     reaches it.
@@ -39,9 +39,9 @@ Who may call
     repeated. Default: none.
 Early exits and batches
   --exits engine.exits: Whether learned caches may answer early. Default: yes.
-  --floor engine.floor: Answer with less fidelity than calibrated, but no less than this, where requests would be late
-    or refused otherwise, and with more where there is time. Default: always as calibrated.
-  --below engine.below: The largest share of requests to answer with less than calibrated. Default: 1.
+  --floor engine.floor (share): Answer with less fidelity than calibrated, but no less than this, where requests would
+    be late or refused otherwise, and with more where there is time. Default: always as calibrated.
+  --below engine.below (share): The largest share of requests to answer with less than calibrated. Default: 1.
   --policy policy.name: Which requests run together: late, lazy+, graph, or a class of yours, as package.module:Class,
     which is imported and runs. Default: late.
   --max-batch policy.max_batch: The largest batch; 0: what each model was built for. Default: 0.
@@ -55,24 +55,24 @@ Workers and cores
   --backend engine.backend: Run stages on this backend instead of the one that build chose; no build has compared it.
   --device engine.device: Compute on cpu, cuda or cuda:0. Default: cpu.
 More models than memory holds
-  --memory residency.budget: What weights, slots, batches and requests between stages may take together, as 500MB or
-    2GiB: models load on demand. The processes come on top. Default: all are loaded.
+  --memory residency.budget (bytes): What weights, slots, batches and requests between stages may take together, as
+    500MB or 2GiB: models load on demand. The processes come on top. Default: all are loaded.
   --evict residency.policy: Which models go when room is needed: late, lru, or a class of yours, as
     package.module:Class, which is imported and runs. Default: late.
 Learned caches that follow the traffic
-  --adapt adaptation.on: Whether learned caches are retrained on the traffic and their fidelity is watched.
-    With --floor, each level is. Default: no.
-  --sample adaptation.sample: The largest share of requests to run again for that. Default: 0.2.
-  --retrain-s adaptation.interval: Seconds after which caches are retrained in any case. Default: 900.
+  --adapt adaptation.on: Whether learned caches are retrained on the traffic and their fidelity is watched. With
+    --floor, each level is. Default: no.
+  --sample adaptation.sample (share): The largest share of requests to run again for that. Default: 0.2.
+  --retrain-s adaptation.interval (seconds): Seconds after which caches are retrained in any case. Default: 900.
   --adapted adaptation.folder: Folder for the versions of retrained caches. Default: beside each model.
 Models: from a URL, and new ones while it serves
   --cache repository.cache: Folder for models that a URL names. Default: in the user's cache folder.
-  --cache-size repository.most: The most that may be fetched from a URL, as 500MB or 2GiB. Default: 64GiB.
-  --watch generations.watch: Seconds between looks for new models and versions. Default: look on SIGHUP only.
+  --cache-size repository.most (bytes): The most that may be fetched from a URL, as 500MB or 2GiB. Default: 64GiB.
+  --watch generations.watch (seconds): Seconds between looks for new models and versions. Default: look on SIGHUP only.
   --manage server.manage: Whether clients may have models loaded and unloaded. Default: no.
 Traces and logs
-  --trace-rate observability.trace_rate: Share of calls to follow from admission to answer. Default 0: only calls whose
-    caller asks for it.
+  --trace-rate observability.trace_rate (share): Share of calls to follow from admission to answer. Default 0: only
+    calls whose caller asks for it.
   --otlp observability.otlp: Send traces to this OpenTelemetry collector, as http://127.0.0.1:4318.
   --log-format observability.log_format: Lines of the log: text or json. Default: text.
 Several replicas, on Ray
@@ -81,8 +81,38 @@ Several replicas, on Ray
     --replicas.
   --replica-cpus cluster.cpus: Cores that each replica asks Ray for. Default 0: none, which leaves it to the machine.
   --ray-address cluster.address: The Ray cluster to serve on, as auto. Default: start one on this machine.
+Keys of the file alone
+  engine.granularities (rows): One worker for each of these largest batches, as [1, 1, 2, 4, 8]; on a CPU no more run at
+    once than there are cores for. Instead of engine.workers. Default: none.
+  policy.window (seconds): With the policy graph, how long the oldest request waits for a full batch. Default: 0.
+  policy.shed: Whether requests are refused or dropped that cannot be answered in time. Default: yes.
+  residency.stages: Whether models are loaded and evicted stage by stage; otherwise as a whole. Default: yes.
+  residency.patience (seconds): How long a request may wait for its model while later requests for others are served;
+    the time of loads that go first counts against it. Default: 30.
+  residency.window (seconds): The time over which the rates of requests are taken. Default: 600.
+  residency.back_off (seconds): When a load that failed is tried again, twice as late each further time. Default: 1.
+  residency.tier: Where evicted weights are: page-cache, where the system keeps them while it has memory to spare, or
+    disk. Default: page-cache.
+  residency.resting (bytes): While started requests keep more than this between stages, no others start; 0: no bound.
+    Default: 0.
+  adaptation.rows (rows): How many of the latest samples are kept to train caches on, and as many to check them.
+    Default: 6000.
+  adaptation.window (seconds): The age up to which samples are kept. Default: 3600.
+  adaptation.yields: Whether caches are retrained only while other processes leave cores idle. Default: yes.
+  generations.crashes: A model that ran in so many engines when they died is not served any more. Default: 3.
+  generations.within (seconds): The time within which these crashes count. Default: 60.
+  generations.back_off (seconds): When an engine that did not start is tried again, twice as late each further time.
+    Default: 1.
+  generations.patience (seconds): An engine whose work is late by more than this is killed and replaced. Default: 10.
+  generations.drain (seconds): How long an engine that was replaced has to answer what it accepted. Default: 60.
+  cluster.up_after (seconds): A replica is added when answers were at risk for this long. Default: 5.
+  cluster.down_after (seconds): A replica is removed when fewer were enough for this long. Default: 60.
+  cluster.ingress: The Ray resource of the nodes that the ingress may run on. Default: any node.
+  cluster.calls: The most calls that a replica is sent at once. Default: 256.
 """
-OPTION = re.compile(r"  --(?P<name>\S+) (?P<part>\w+)\.(?P<key>\w+): (?P<help>.*(?:\n    .*)*)")
+ENTRY = re.compile(
+    r"  (?:--(?P<option>\S+) )?(?P<part>\w+)\.(?P<key>\w+)(?: \((?P<unit>\w+)\))?: (?P<help>.*(?:\n    .*)*)"
+)
 READ: Mapping[str, Callable[[str, Any], Any]] = {  # what is not taken as it is typed, by its option
     "deadline_ms": lambda _, milliseconds: milliseconds / 1e3,
     "cores": numbers,
@@ -95,26 +125,41 @@ Given = dict[str, Any]
 """Values by the names of their options, with underscores; None where an option was not given."""
 
 
-class Settings:
-    """Options as a text tells of them, which a command takes as one parameter `Annotated[Given, Settings(...)]`.
+class Setting(NamedTuple):
+    """A key `part.key` of the configuration; `option` has underscores, and is empty for a key of the file alone."""
 
-    A title of a panel is followed by its options, each `  --NAME PART.KEY: HELP`.
+    panel: str
+    option: str
+    part: str
+    key: str
+    unit: str  # of the key; the option may have another one, which its name or help tells
+    help: str
+
+
+class Settings:
+    """Settings as a text tells of them, whose options a command takes as `Annotated[Given, Settings(...)]`.
+
+    A title of a panel is followed by its settings, each `  --NAME PART.KEY (UNIT): HELP`, name and unit where there are
+    any.
     """
 
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def _options(self) -> Iterator[tuple[str, str, str, str, str]]:
-        """Yield panel, name, part and key of the configuration, and help of each option."""
+    def __iter__(self) -> Iterator[Setting]:
+        """Yield every setting, those of the file alone too."""
         for panel in re.split(r"\n(?=\S)", self._text.rstrip())[1:]:
             title, _, rest = panel.partition("\n")
-            for name, part, key, said in OPTION.findall(rest):
-                yield title, name.replace("-", "_"), part, key, " ".join(said.split())
+            for option, part, key, unit, said in ENTRY.findall(rest):
+                yield Setting(title, option.replace("-", "_"), part, key, unit, " ".join(said.split()))
+
+    def _options(self) -> Iterator[Setting]:
+        return (setting for setting in self if setting.option)
 
     def parameters(self) -> Iterator[Parameter]:
         """Yield a parameter for each option, for Typer to read."""
         whole = ServeConfig()
-        for panel, name, part, key, said in self._options():
+        for panel, name, part, key, _, said in self._options():
             kind: Any = get_type_hints(type(getattr(whole, part)))[key]
             if READ.get(name) in {size, numbers}:
                 kind = str
@@ -129,7 +174,7 @@ class Settings:
         """
         settings, said = (ServeConfig(), {}) if file is None else _read(file)
         parts: dict[str, Given] = {"engine": {}}
-        for _, name, part, key, _ in self._options():
+        for _, name, part, key, *_ in self._options():
             if (value := given[name]) is not None:
                 if name in READ:
                     value = READ[name](f"--{name.replace('_', '-')}", value)
@@ -141,7 +186,7 @@ class Settings:
         return replace(settings, **changed), engine
 
 
-SETTINGS = Settings(OPTIONS)
+SETTINGS = Settings(KEYS)
 
 
 def _read(file: Path) -> tuple[ServeConfig, dict[str, Given]]:

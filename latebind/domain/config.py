@@ -1,4 +1,7 @@
-"""The one frozen tree of settings: read once, validated once, handed down in parts."""
+"""The one frozen tree of settings: read once, validated once, handed down in parts.
+
+What each key means, and in which unit, stands in `cli.settings`, from where the help and the reference have it.
+"""
 
 import re
 from collections.abc import Mapping
@@ -52,10 +55,9 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
 
 
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which batching policy decides and its settings; `window` in seconds.
+    """Which batching policy decides, and its settings.
 
-    `name` is one of `batching.policy.POLICIES` or the dotted path of a class. `max_batch` 0 is what each model was
-    built for. Where `shed` is off, nothing is refused or dropped for being late.
+    `name` is one of `batching.policy.POLICIES` or the dotted path of a class.
     """
 
     name: str = "late"
@@ -69,16 +71,10 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much memory models may take together, in bytes, and how it is shared.
+    """How much memory models may take together, and how it is shared.
 
     A `budget` of 0 sets no bound: all models are loaded before anything is served. `policy` chooses victims: one of
-    `residency.policy.POLICIES` or the dotted path of a class. With `stages`, models are loaded and evicted piece by
-    piece, and may run while the rest of them is being loaded.
-
-    No request waits longer than `patience` seconds for its model while later requests are served, except for loads that
-    are under way. Request rates are taken over `window` seconds. A failed load is tried again after `back_off` seconds,
-    twice as many each further time. While started requests keep more than `resting` bytes between stages (0: no bound),
-    no others start. With the `tier` "page-cache", the system keeps evicted weights as long as it has memory to spare.
+    `residency.policy.POLICIES` or the dotted path of a class.
     """
 
     budget: int = 0
@@ -137,14 +133,7 @@ class SchedulerConfig:
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the engine's process runs: workers of `threads` threads each, pinned to `cores` where any are named.
-
-    `slots` is the number of requests of one model that may be in the server at once. For each of the `granularities`,
-    if any, there is a worker with batches no larger; on a CPU at most cores divided by threads of them run at once.
-
-    With a `floor` under 1, requests are answered with more or less fidelity, by the time that there is, but never with
-    less than that; at most the share `below` with less than their model's caches were calibrated for.
-    """
+    """How the engine's process runs. `granularities` are Ebird's (section VI)."""
 
     workers: int = 1
     granularities: tuple[int, ...] = ()
@@ -176,13 +165,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether learned caches are adapted to the traffic, and how. Seconds, and shares of 1.
+    """Whether learned caches are adapted to the traffic, and how.
 
-    Requests that ran to the end of the network are samples at no cost; of those that left early, at most the share
-    `sample` of all requests is run again. The latest `rows` for validation and as many for training are kept, none
-    older than `window`. Caches are retrained when the traffic changes, and every `interval` at the latest. `folder` is
-    where versions are kept; empty: beside each model. With `yields`, the service runs only while other processes leave
-    cores idle.
+    Requests that ran to the end of the network are samples at no cost, which `sample` does not count.
     """
 
     on: bool = False
@@ -200,13 +185,7 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one engine follows another. Seconds.
-
-    A model that ran in `crashes` engines when they died, within `within`, is not served any more. An engine that does
-    not start is tried again after `back_off`, twice as long each further time. One whose work has been late for
-    `patience` is killed and counts as one that died (`engine.driver`); one that was replaced has `drain` to answer what
-    it has. Every `watch` the repository is checked for new versions; 0: only on request.
-    """
+    """How one engine follows another. One that is killed because it is late counts as a crash (`engine.driver`)."""
 
     crashes: int = 3
     within: float = 60.0
@@ -223,7 +202,7 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The copy of a repository at a URL: at most `most` bytes in the folder `cache`; empty: the user's cache folder."""
+    """The copy of a repository at a URL."""
 
     cache: str = ""
     most: int = 64 << 30
@@ -233,14 +212,7 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the server listens, and who may do what. `deadline` (seconds) is for requests that name none.
-
-    `token_file` has the token that every call but health needs, `admin_token_file` the one for calls that change what
-    is served or how. `allow_hosts` are the names that clients may call the server by, beside those of loopback. With
-    `tls_cert` and `tls_key` it speaks only TLS; with `tls_client_ca`, clients need a certificate signed by it. With
-    `manage`, clients may load and unload models. Clients may register system shared memory whose key begins with one of
-    `shared_memory`. If `dashboard` is None, there is one only where no other machine can reach it.
-    """
+    """Where the server listens, and who may do what. `dashboard` None: only where no other machine can reach it."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -287,10 +259,7 @@ def is_loopback(host: str) -> bool:
 
 
 class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the server reports of its work.
-
-    The share `trace_rate` of calls is traced from admission to answer; `otlp` is the URL of a collector of traces.
-    """
+    """What the server reports of its work."""
 
     trace_rate: float = 0.0
     otlp: str = ""
@@ -305,13 +274,7 @@ class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many replicas serve on Ray: at least `replicas` and, with the traffic, up to `max_replicas` (0: no more).
-
-    Each asks Ray for `cpus` CPUs; with 0 it runs beside others on any node. `address` is that of the cluster; empty:
-    one is started on this machine, which no other machine can reach. A replica is added when answers were at risk for
-    `up_after` seconds, and removed when fewer would have been enough for `down_after` seconds. The ingress runs on a
-    node that has the Ray resource `ingress` (empty: on any), and sends a replica at most `calls` calls at once.
-    """
+    """How many replicas serve on Ray. A cluster that is started here can be reached from no other machine."""
 
     replicas: int = 1
     max_replicas: int = 0

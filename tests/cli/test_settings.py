@@ -1,12 +1,14 @@
 """Settings of a server: from a file, from options, and from the machine where neither says."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
-from latebind.cli.settings import SETTINGS
-from latebind.domain.config import EngineConfig
+from latebind.cli.settings import READ, SETTINGS
+from latebind.domain.config import EngineConfig, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import NOTHING_KNOWN, About, Media, RawInput
 from latebind.engine import cores
@@ -83,3 +85,30 @@ def test_what_is_said_holds_for_texts_too(tmp_path: Path) -> None:
     assert crew(tmp_path, texts=True, cores="1,2,3") == (1, 3)
     assert crew(tmp_path, texts=True, on="ray") == (1, 1)
     assert crew(tmp_path, texts=True, device="cuda") == (1, 1)
+
+
+def test_the_text_tells_of_every_key_once_and_of_no_other() -> None:
+    keys = [f"{part.name}.{key.name}" for part in fields(ServeConfig) for key in fields(part.type)]
+    assert sorted(f"{setting.part}.{setting.key}" for setting in SETTINGS) == sorted(keys)
+    offered = [one.name for one in SETTINGS.parameters()]
+    assert offered == [setting.option for setting in SETTINGS if setting.option]
+    assert "policy.window" in keys
+    assert "window" not in offered
+
+
+def test_defaults_that_the_text_tells_are_those_of_the_configuration() -> None:
+    read = {"yes": True, "no": False, "none": (), "any node": ""}
+    compared = 0
+    for setting in SETTINGS:
+        default = getattr(getattr(ServeConfig(), setting.part), setting.key)
+        told = re.search(r" Default: ([^:]+)\.$", setting.help)
+        if told is None or (setting.option and not re.fullmatch(r"[\d.]+(GiB)?|yes|no", told[1])):
+            assert setting.option, setting  # what has no option has a default that can be read
+            continue
+        value: Any = read.get(told[1], told[1])
+        if isinstance(default, int | float) and not isinstance(default, bool):
+            value = READ[setting.option](setting.option, float(told[1])) if setting.option == "deadline_ms" else value
+            value = READ[setting.option](setting.option, told[1]) if setting.option == "cache_size" else float(value)
+        assert value == default, setting
+        compared += 1
+    assert compared > 25

@@ -25,23 +25,19 @@ from typer.testing import CliRunner
 
 from latebind.bench.server import serving
 from latebind.cli.main import app
-from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
+from latebind.domain.config import FrontendConfig
 from latebind.domain.model import About, Media, RawInput, Task
-from latebind.engine.catalogue import Catalogue
-from latebind.engine.engines import Engines
-from latebind.engine.order import EngineOrder
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, TOKENIZER, PictureSettings, Stored
 from latebind.program.build import build_program
 from latebind.program.metadata import read_model
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
-from latebind.repository.listing import Selection
 from latebind.server.frontend import Frontend
 from tests.building import made_once
-from tests.forked import FORKS
-from tests.reading import LABELS, LONGEST, SENTENCES, answered, build_readers, tokenizer_of
+from tests.engine.started import serving as engines_for
+from tests.reading import LABELS, LONGEST, SENTENCES, answered, tokenizer_of
 from tests.server.conftest import PATIENCE
 from tests.server.real import read_reply, written
-from tests.server.tasks.conftest import Served
+from tests.server.tasks.conftest import Served, readers_made
 
 ROUTE = """
 [inputs.sentence]
@@ -153,8 +149,9 @@ class Sees(nn.Module):
         return {"logits": torch.stack([-mean, mean], 1)}
 
 
-def build(folder: Path) -> None:
-    build_readers(folder, ["embedder", "plain", "intents", "reranker"])
+def build(folder: Path, readers: Path) -> None:
+    for name in ("embedder", "plain", "intents", "reranker"):
+        copytree(readers / name, folder / name)
     build_program(
         Sees(),
         {"pixels": torch.rand(2, 3, 8, 8)},
@@ -173,7 +170,8 @@ def build(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made_once(tmp_path_factory, "reading", build)
+    readers = readers_made(tmp_path_factory)
+    return made_once(tmp_path_factory, "reading", lambda folder: build(folder, readers))
 
 
 @pytest.fixture(scope="module")
@@ -279,30 +277,26 @@ def test_clients_of_grpc_and_of_tensors_get_the_same(folder: Path) -> None:
     text = some_texts(tokenizer)[0]
 
     async def test() -> None:
-        order = EngineOrder((), EngineConfig(slots=8), PolicyConfig())
-        engines = await Engines.start(order, Selection(folder).first(), FORKS)
-        try:
-            config = FrontendConfig(port=0, deadline=PATIENCE, grpc_port=0)
-            async with (
-                Frontend(engines, config) as frontend,
-                triton_grpc.InferenceServerClient(f"127.0.0.1:{frontend.grpc_port}") as stub,
-            ):
-                about = await stub.get_model_metadata("vector", as_json=True)
-                assert [(one["name"], one["datatype"]) for one in about["inputs"]] == [("text", "BYTES")]
-                given = triton_grpc.InferInput("text", [1, 1], "BYTES")
-                given.set_data_from_numpy(np.array([[text.encode()]], np.object_))
-                right = answered(tokenizer, "embedder", text)
-                close((await stub.infer("vector", [given])).as_numpy("embedding")[0], right)
-                encoding, tensors = tokenizer.encode(text), []
-                for node in ("topic", "query"):
-                    rows = (encoding.ids, encoding.attention_mask, encoding.type_ids)
-                    for name, values in zip(("ids", "mask", "types"), rows, strict=True):
-                        one = triton_grpc.InferInput(f"{node}.{name}", [1, len(values)], "INT64")
-                        one.set_data_from_numpy(np.array([values], np.int64))
-                        tensors.append(one)
-                close((await stub.infer("vector", tensors)).as_numpy("embedding")[0], right)
-        finally:
-            await engines.close()
+        config = FrontendConfig(port=0, deadline=PATIENCE, grpc_port=0)
+        async with (
+            engines_for(folder) as (engines, _),
+            Frontend(engines, config) as frontend,
+            triton_grpc.InferenceServerClient(f"127.0.0.1:{frontend.grpc_port}") as stub,
+        ):
+            about = await stub.get_model_metadata("vector", as_json=True)
+            assert [(one["name"], one["datatype"]) for one in about["inputs"]] == [("text", "BYTES")]
+            given = triton_grpc.InferInput("text", [1, 1], "BYTES")
+            given.set_data_from_numpy(np.array([[text.encode()]], np.object_))
+            right = answered(tokenizer, "embedder", text)
+            close((await stub.infer("vector", [given])).as_numpy("embedding")[0], right)
+            encoding, tensors = tokenizer.encode(text), []
+            for node in ("topic", "query"):
+                rows = (encoding.ids, encoding.attention_mask, encoding.type_ids)
+                for name, values in zip(("ids", "mask", "types"), rows, strict=True):
+                    one = triton_grpc.InferInput(f"{node}.{name}", [1, len(values)], "INT64")
+                    one.set_data_from_numpy(np.array([values], np.int64))
+                    tensors.append(one)
+            close((await stub.infer("vector", tensors)).as_numpy("embedding")[0], right)
 
     asyncio.run(asyncio.wait_for(test(), 300.0))
 
@@ -437,9 +431,7 @@ def test_a_query_is_read_as_before_by_the_engine_that_follows_one_that_died(fold
     body = json.dumps({"inputs": [texts("text", text)]}).encode()
 
     async def test() -> None:
-        order = EngineOrder((), EngineConfig(slots=4), PolicyConfig())
-        engines = await Engines.start(order, Selection(folder).first(), FORKS)
-        try:
+        async with engines_for(folder) as (engines, _):
             reads = engines.preprocessor("vector")
             async with Frontend(engines, FrontendConfig(port=0, deadline=PATIENCE)) as frontend:
                 os.kill(engines.process_id, SIGKILL)
@@ -454,8 +446,6 @@ def test_a_query_is_read_as_before_by_the_engine_that_follows_one_that_died(fold
             close(outputs(reply)["embedding"], answered(tokenizer, "embedder", text))
             assert (await engines.metrics())["restarts"] == 1
             assert engines.preprocessor("vector") is reads
-        finally:
-            await engines.close()
 
     asyncio.run(asyncio.wait_for(test(), 300.0))
 
@@ -501,24 +491,19 @@ def test_a_call_of_a_query_is_read_and_answered_by_one_version_of_its_models(fol
         writer.close()
 
     async def test() -> None:
-        order = EngineOrder((), EngineConfig(slots=4), PolicyConfig())
-        selection, over = Selection(tmp_path / "models"), asyncio.Event()
-        engines = await Engines.start(order, selection.first(), FORKS)
-        catalogue = Catalogue(engines, selection)
-        try:
-            async with (
-                Frontend(engines, FrontendConfig(port=0, deadline=PATIENCE)) as frontend,
-                asyncio.TaskGroup() as group,
-            ):
-                for _ in range(3):
-                    group.create_task(client(frontend.port, over))
-                for version in ("1", "2", "1"):
-                    await catalogue.load("embedder", version)
-                    before = seen[version]
-                    while seen[version] < before + 5:
-                        await asyncio.sleep(0.01)
-                over.set()
-        finally:
-            await engines.close()
+        over = asyncio.Event()
+        async with (
+            engines_for(tmp_path / "models") as (engines, catalogue),
+            Frontend(engines, FrontendConfig(port=0, deadline=PATIENCE)) as frontend,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(3):
+                group.create_task(client(frontend.port, over))
+            for version in ("1", "2", "1"):
+                await catalogue.load("embedder", version)
+                before = seen[version]
+                while seen[version] < before + 5:
+                    await asyncio.sleep(0.01)
+            over.set()
 
     asyncio.run(asyncio.wait_for(test(), 300.0))

@@ -15,25 +15,21 @@ import torch
 import tritonclient.grpc.aio as triton
 from tokenizers import Tokenizer
 
-from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
+from latebind.domain.config import EngineConfig, FrontendConfig
 from latebind.domain.errors import Unavailable
 from latebind.domain.model import About, Task
 from latebind.domain.sizes import Dim
-from latebind.engine.catalogue import Catalogue
 from latebind.engine.client import EngineClient
-from latebind.engine.engines import Engines
-from latebind.engine.order import EngineOrder
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, TOKENIZER, Role, Stored, TextSettings
 from latebind.program.build import build_program
 from latebind.program.metadata import read_model
 from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
-from latebind.repository.listing import Selection
 from latebind.server.calls import Terms
 from latebind.server.frontend import Frontend
 from latebind.server.gateway import Array
 from latebind.server.service import Service
 from tests.building import made_once
-from tests.forked import FORKS
+from tests.engine.started import serving
 from tests.networks import Tagger
 from tests.preprocessing.making import bert
 from tests.server.real import read_reply, real_frontend, until_all_is_free, written
@@ -134,17 +130,13 @@ def test_a_model_is_served_with_the_tokenizer_that_lies_beside_it(models: Path) 
     ids = [one if len(one) <= LONGEST else [*one[: LONGEST - 1], one[-1]] for one in ids]
 
     async def test() -> None:
-        order = EngineOrder((), EngineConfig(slots=SLOTS), PolicyConfig())
-        engines = await Engines.start(order, Selection(models).first(), FORKS)
-        try:
-            async with Frontend(engines, FrontendConfig(port=0, deadline=30.0)) as frontend:
-                reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
-                for piece in written("tagger", [json.dumps(asked).encode()], None, chunked=False):
-                    writer.write(piece)
-                told = json.loads((await read_reply(reader)).data)
-                writer.close()
-        finally:
-            await engines.close()
+        config = FrontendConfig(port=0, deadline=30.0)
+        async with serving(models) as (engines, _), Frontend(engines, config) as frontend:
+            reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)
+            for piece in written("tagger", [json.dumps(asked).encode()], None, chunked=False):
+                writer.write(piece)
+            told = json.loads((await read_reply(reader)).data)
+            writer.close()
         same(np.array(told["outputs"][0]["data"]).reshape(3, 4), [told_of(one)[1] for one in ids])
         assert told["parameters"]["tokens"] == [len(one) for one in ids]
         assert told["parameters"]["truncated"] == [False, False, True]
@@ -196,25 +188,20 @@ def test_texts_are_answered_by_the_version_that_has_read_them_while_another_take
         writer.close()
 
     async def test() -> None:
-        order = EngineOrder((), EngineConfig(slots=SLOTS), PolicyConfig())
-        selection, over = Selection(tmp_path), asyncio.Event()
-        engines = await Engines.start(order, selection.first(), FORKS)
-        catalogue = Catalogue(engines, selection)
-        try:
-            async with (
-                Frontend(engines, FrontendConfig(port=0, deadline=60.0)) as frontend,
-                asyncio.TaskGroup() as group,
-            ):
-                for _ in range(4):
-                    group.create_task(client(frontend.port, over))
-                for version in ("1", "2", "1"):
-                    before = told[version]
-                    await catalogue.load("tagger", version)
-                    while told[version] < before + 8:
-                        await asyncio.sleep(0.01)
-                over.set()
-        finally:
-            await engines.close()
+        over = asyncio.Event()
+        async with (
+            serving(tmp_path) as (engines, catalogue),
+            Frontend(engines, FrontendConfig(port=0, deadline=60.0)) as frontend,
+            asyncio.TaskGroup() as group,
+        ):
+            for _ in range(4):
+                group.create_task(client(frontend.port, over))
+            for version in ("1", "2", "1"):
+                before = told[version]
+                await catalogue.load("tagger", version)
+                while told[version] < before + 8:
+                    await asyncio.sleep(0.01)
+            over.set()
         assert min(told["1"], told["2"]) >= 8
 
     asyncio.run(asyncio.wait_for(test(), 300.0))

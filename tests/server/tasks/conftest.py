@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,9 +45,14 @@ class Served:
         return reply.json()
 
 
+def readers_made(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of all models that read texts, built once for a whole run."""
+    return made_once(factory, "readers", lambda folder: build_readers(folder, ALL))
+
+
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = made_once(tmp_path_factory, "readers", lambda folder: build_readers(folder, ALL))
+    folder = readers_made(tmp_path_factory)
     with serving(folder, "--deadline-ms", str(int(PATIENCE * 1e3))) as url:
         yield Served(url, tokenizer_of(folder))
 
@@ -54,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(scope="session")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server of a single model, as TEI is one, which needs a token."""
-    readers = made_once(tmp_path_factory, "readers", lambda folder: build_readers(folder, ALL))
+    readers = readers_made(tmp_path_factory)
     folder = tmp_path_factory.mktemp("reader")
     shutil.copytree(readers / "embedder", folder / "embedder")
     token = tmp_path_factory.mktemp("token") / "token"

@@ -21,6 +21,7 @@ from latebind.learned.activations import record_activations
 from latebind.learned.compose import Costs, send
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples
+from research.gati.distilled import distil
 from research.gati.models import CachedModel
 from research.gati.ramps import by_entropy, by_patience, in_common, ramps, word_stages
 from research.gati.routes import (
@@ -70,7 +71,8 @@ def compare(
 ) -> Standings:
     """Measure the base model and every method on the same rows. `ranges` are rows for eight bits alone.
 
-    Rows with labels to `fit` also teach the exits of DeeBERT and PABEE, if the model passes words on between stages.
+    Rows to `fit` also teach a network of half of the blocks, if the model has blocks, and with labels the exits of
+    DeeBERT and PABEE, if it passes words on between stages.
     """
     if smaller is not None and smaller.program.spec.inputs != base.program.spec.inputs:
         raise ConfigError(f"{smaller.name} takes other inputs than {base.name}: name a model of the same")
@@ -78,11 +80,13 @@ def compare(
     tell("what the base model says", 0.0)
     says = answers_of(base.whole(), samples).ends
     contenders = [Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)]
+    if fit is not None:
+        methods += _fewer(base, fit, seed=plan.seed, tell=lambda text, share: tell(text, 0.3 * share))
     for number, (name, route, size) in enumerate(methods):
-        tell(f"what {name} says", 0.3 * number / len(methods))
+        tell(f"what {name} says", 0.3 + 0.1 * number / len(methods))
         contenders.append(contender(name, route, size, samples, says, plan.promise))
     if fit is not None and fit.labels is not None and word_stages(base):
-        taught = ramps(base, fit, seed=plan.seed, tell=lambda text, share: tell(text, 0.3 + 0.3 * share))
+        taught = ramps(base, fit, seed=plan.seed, tell=lambda text, share: tell(text, 0.4 + 0.2 * share))
         for name, route in (("DeeBERT", by_entropy(base, taught)), ("PABEE", by_patience(base, taught))):
             seen, costs = answers_of(route, samples).against(says), costs_of(route, samples)
             contenders.append(Contender(name, route, base.bytes, in_common(seen, costs, plan.promise)))
@@ -141,6 +145,19 @@ def _methods(base: CachedModel, smaller: CachedModel | None, rows: tuple[Tensor,
         if smaller is not None:
             found += _cascades(smaller.name, _in_bytes(smaller, rows), narrow, ", eight bits")
     return found
+
+
+def _fewer(base: CachedModel, fit: Samples, *, seed: int, tell: Progress) -> list[Method]:
+    """Return a distilled network of fewer blocks alone and before the base model; nothing where none are found."""
+    found = distil(base, fit, seed=seed, tell=tell)
+    if found is None:
+        return []
+    name, run, size = found
+    small, asks = Stage(run), Exit(name, confident)
+    return [
+        (name, Route((small,)), size),
+        (f"cascade of {name}", Route((small, asks, Stage(base.uncut, again=True))), size + base.bytes),
+    ]
 
 
 def _cascades(name: str, small: Form, large: Form, precision: str) -> list[Method]:

@@ -23,7 +23,7 @@ from latebind.learned.promise import ANSWERS, CACHE_BYTES, Promise
 from latebind.learned.samples import checked
 from research import plots
 from research.evaluation import Conditions, Floats, Found, Output, Part, SideName, Words, evaluate
-from research.gati import baselines, load_live, networks
+from research.gati import apparate, baselines, load_live, networks
 from research.gati import drift as watch
 from research.gati import engine as alone
 from research.gati import load as loaded
@@ -63,8 +63,9 @@ def caches(
 ) -> None:
     """Compare learned caches with fewer bits, smaller models, cascades, traditional caches, and rules of composition.
 
-    Parts: baselines (of texts, with --fit, also DeeBERT and PABEE); and, with --fit, traditional (k-NN, k-means,
-    hashing) and composition (rules under limits of memory).
+    Parts: baselines, with Apparate's tuning over the same caches (with --fit also half of the blocks, distilled, and of
+    texts DeeBERT and PABEE); and, with --fit, traditional (k-NN, k-means, hashing) and composition (rules under limits
+    of memory).
 
     Latency is that of calls in this process, with batch 1 and one thread, without a server. Thresholds for each fold
     are calibrated on the others.
@@ -96,8 +97,12 @@ def caches(
 
         def beside(tell: Progress) -> Found:
             learned = None if fit is None else taught().fit
-            found = baselines.compare(base, other, ranges, samples, plan, fit=learned, tell=tell)
-            return Found({"learned caches and their baselines": found.rows()}, lambda: _plots(found))
+            found = baselines.compare(
+                base, other, ranges, samples, plan, fit=learned, tell=lambda text, share: tell(text, 0.9 * share)
+            )
+            tables = {"learned caches and their baselines": found.rows()}
+            tables[f"{apparate.NAME}, in order of arrival"] = apparate.in_order(base, samples, plan, tell=tell)
+            return Found(tables, lambda: _plots(found))
 
         def traditional(tell: Progress) -> Found:
             kept, generator = taught().fit, torch.Generator().manual_seed(seed)

@@ -8,11 +8,11 @@ from latebind.learned.compose import Costs, Seen
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, checked
 from research.gati.baselines import RANGE_ROWS, compare, set_aside
-from research.gati.models import CachedModel, load_model
+from research.gati.models import CachedModel
 from research.gati.ramps import Patience, Ramp, in_common, unsure, word_stages
 from research.gati.routes import Plan
 from tests.research.conftest import quiet
-from tests.texts import FIT, WIDTH, BuiltTexts, samples, unseen
+from tests.texts import FIT, WIDTH, samples, unseen
 
 PROMISE = Promise(0.9, 0.9)
 
@@ -60,28 +60,24 @@ def test_one_threshold_for_all_exits_is_the_laxest_that_keeps_the_promise() -> N
     assert wrong(choose, show)[0] > 0.9  # so hardly anybody leaves
 
 
-@pytest.fixture(scope="module")
-def model(built_texts: BuiltTexts) -> CachedModel:
-    return load_model(built_texts.directory.path.parent.parent, built_texts.directory.path.parent.name)
-
-
-def test_stages_that_hand_on_words_are_found(model: CachedModel) -> None:
-    found = word_stages(model)
+def test_stages_that_hand_on_words_are_found(texts_model: CachedModel) -> None:
+    found = word_stages(texts_model)
     assert found
-    assert set(found) <= set(range(len(model.program.stages) - 1))
+    assert set(found) <= set(range(len(texts_model.program.stages) - 1))
     assert set(found.values()) == {WIDTH}  # what is wider lies within a block
 
 
-def test_texts_of_any_length_are_compared_and_other_exits_keep_the_same_promise(model: CachedModel) -> None:
+@pytest.mark.slow
+def test_texts_of_any_length_are_compared_and_other_exits_keep_the_same_promise(texts_model: CachedModel) -> None:
     some = unseen()
     assert isinstance(some.inputs, dict)
     assert some.labels is not None
     rows = Samples(
         {name: part[: RANGE_ROWS + 220] for name, part in some.inputs.items()}, some.labels[: RANGE_ROWS + 220]
     )
-    ranges, asked = set_aside(checked(rows, model.program.spec), 0)
-    fit = checked(samples(0, FIT), model.program.spec)
-    found = compare(model, None, ranges, asked, Plan(PROMISE, folds=2), fit=fit, tell=quiet)
+    ranges, asked = set_aside(checked(rows, texts_model.program.spec), 0)
+    fit = checked(samples(0, FIT), texts_model.program.spec)
+    found = compare(texts_model, None, ranges, asked, Plan(PROMISE, folds=2), fit=fit, tell=quiet)
     named = {one.name: one for one in found.outcomes}
     assert {"texts alone", "learned caches", "DeeBERT", "PABEE"} <= set(named)
     assert all(found.fidelity(one) >= 0.82 for one in found.outcomes)

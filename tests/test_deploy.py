@@ -2,7 +2,9 @@
 
 import configparser
 import importlib
+import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +16,20 @@ from latebind.cli.main import app
 from latebind.cluster.application import check
 from latebind.cluster.declared import Arguments
 from latebind.domain.config import ServeConfig
+from latebind.domain.metrics import ModelMetrics
 from latebind.server.access import Access
 from latebind.server.rest.routes import ROUTES
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 PAGES = ("deploy.md", "security.md", "cluster.md")
-FILES = [*sorted(DEPLOY.iterdir()), *(ROOT / "docs" / page for page in PAGES)]
+FILES = [*sorted(path for path in DEPLOY.rglob("*") if path.is_file()), *(ROOT / "docs" / page for page in PAGES)]
 MANIFESTS = sorted(DEPLOY.glob("*.yaml"))
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_OTHERS = OPTION.findall(
     "--build-arg --cap-drop --constraint --extra-index-url --from --from-file --from-literal --index-url --interval "
-    "--no-cache-dir --no-install-recommends --now --read-only --security-opt --start-period --timeout --tmpfs --yes"
+    "--no-cache-dir --no-install-recommends --now --read-only --security-opt --set --start-period --timeout "
+    "--tmpfs --yes"
 )
 
 
@@ -50,7 +54,7 @@ def containers(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     return [(pod, container) for pod in pods for container in pod.get("containers", ())]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_option_that_is_named_exists(path: Path) -> None:
     known = options() | {"--name", "--version", *OF_OTHERS}
     assert set(OPTION.findall(path.read_text())) <= known
@@ -122,10 +126,32 @@ def test_on_ray_the_frontend_is_where_the_service_leads_and_nothing_of_ray_is_ex
     assert cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
 
 
+def test_the_chart_is_of_this_version_and_scales_by_slacks_that_metrics_tell() -> None:
+    (chart,) = documents(DEPLOY / "chart" / "Chart.yaml")
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert chart["version"] == chart["appVersion"] == version
+    schema = json.loads((DEPLOY / "chart" / "values.schema.json").read_text())["properties"]["autoscaling"]
+    assert schema["properties"]["slack"]["enum"] == [str(bound) for bound in ModelMetrics([]).slack_seconds.le]
+
+
 def test_the_image_runs_as_nobody_in_particular() -> None:
     users = re.findall(r"^USER (\d+)", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
     assert users
     assert all(map(int, users))
+
+
+def test_the_image_says_what_it_holds() -> None:
+    labels = dict(
+        re.findall(r"org\.opencontainers\.image\.([\w.]+)=\"([^\"]+)\"", (DEPLOY / "Containerfile").read_text())
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (labels["title"], labels["version"], labels["licenses"]) == (
+        project["name"],
+        project["version"],
+        project["license"],
+    )
+    bases = re.findall(r"^FROM (\S+)", (DEPLOY / "Containerfile").read_text(), re.MULTILINE)
+    assert {labels["base.name"]} == set(bases)
 
 
 def test_the_service_is_confined() -> None:

@@ -80,6 +80,7 @@ def serve(
     * `latebind serve models --adapt --sample 0.1`
     * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
     * `latebind serve models --watch 10 --manage`
+    * `latebind serve models --split resnet=1:90,2:10 --manage`
     * `latebind serve s3://bucket/models --watch 60 --cache /var/cache/latebind`
     * `latebind serve models --log-format json --trace-rate 0.01 --otlp http://127.0.0.1:4318`
     * `latebind serve models --model traffic` (with `models/traffic.query.toml`)

@@ -68,6 +68,10 @@ Learned caches that follow the traffic
 Models: from a URL, and new ones while it serves
   --cache repository.cache: Folder for models that a URL names. Default: in the user's cache folder.
   --cache-size repository.most (bytes): The most that may be fetched from a URL, as 500MB or 2GiB. Default: 64GiB.
+  --split repository.split: Serve several versions of a model, as resnet=1:90,2:10 in percent of its requests;
+    2:shadow asks version 2 aside and compares. May be repeated, for other models. Default: the newest version.
+  --split-by server.split_by: The header whose value decides which version answers, always the same for the same value.
+    Default: requests take turns.
   --watch generations.watch (seconds): Seconds between looks for new models and versions. Default: look on SIGHUP only.
   --manage server.manage: Whether clients may have models loaded and unloaded. Default: no.
 Traces and logs

@@ -73,6 +73,7 @@ def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
         raise ConfigError(f"--on is {on!r}: choose ray, or leave it out to serve on this machine alone")
     refused = {
         "--event-log": (event_log, "each engine would write over it: serve on one machine to record one"),
+        "--split": (bool(settings.repository.split), "replicas serve one version: split on one machine"),
         "--cores": (bool(settings.engine.cores), "all replicas would share them: give --replica-cpus instead"),
         "--dashboard": (settings.server.dashboard is True, "a page shows one engine: /metrics tells of all replicas"),
     }

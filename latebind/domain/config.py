@@ -17,6 +17,7 @@ from latebind.domain.costs import NOTHING, Footprint, ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Query
+from latebind.domain.split import Split
 
 TIERS = ("page-cache", "disk")
 KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -202,13 +203,23 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The copy of a repository at a URL."""
+    """What is served of a repository, and the copy of one at a URL. For `split` see `domain.split`."""
 
     cache: str = ""
     most: int = 64 << 30
+    split: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _require("repository", self, "most", least=1, say="give the bytes that may be fetched")
+        self.splits()
+
+    def splits(self) -> tuple[Split, ...]:
+        """Return the splits. Raises `ConfigError` for what is none, and for two of one model."""
+        found = [Split.read(text) for text in self.split]
+        for split in found:
+            if sum(each.model == split.model for each in found) > 1:
+                raise ConfigError(f"--split names {split.model!r:.140} twice: say all of its versions in one")
+        return tuple(found)
 
 
 class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -228,6 +239,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_key: str = ""
     tls_client_ca: str = ""
     manage: bool = False
+    split_by: str = ""
 
     def __post_init__(self) -> None:
         ports = ("port",) if self.grpc_port is None else ("port", "grpc_port")

@@ -6,6 +6,7 @@ from enum import StrEnum
 from math import prod
 
 from latebind.domain.sizes import Dim, Size, size_of
+from latebind.domain.split import public_name
 
 ITEM_BYTES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float32": 4, "float64": 8,
@@ -227,6 +228,11 @@ class ModelSpec:
     packs: bool = False
     about: About = NOTHING_KNOWN
     reads: tuple[Read, ...] = ()
+
+    @property
+    def public_name(self) -> str:
+        """The name that clients know it by: without the version, where several are served (`domain.split`)."""
+        return public_name(self.name)
 
     @property
     def written(self) -> TensorSpec | None:

@@ -6,10 +6,12 @@ the index gives the reason.
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
 
 from latebind.domain.errors import InvalidRequest, LatebindError, NotFound, RepositoryError
+from latebind.domain.split import BESIDE, Chooser, Split
 from latebind.domain.wording import instead
 from latebind.engine.engines import Engines, EngineStartFailed
 from latebind.repository.listing import Fingerprint, Selection, Serving
@@ -40,6 +42,7 @@ class Catalogue:
         self._pinned: dict[str, str] = {}  # versions that were loaded on request
         self._fingerprints = _fingerprints(engines.serving)
         self._refused: dict[str, Fingerprint | None] = {}  # what no engine could serve, as it was then
+        self.splits = {model: Chooser(split) for model, split in selection.splits.items()}
 
     def index(self) -> list[IndexEntry]:
         """Return every model and query, by name."""
@@ -66,17 +69,62 @@ class Catalogue:
         Raises `NotFound`, and `RepositoryError` for a faulty model; then what was served stays.
         """
         async with self._changing:
-            try:
-                found = await asyncio.to_thread(self._selection.fresh, name, version)
-            except NotFound:
-                raise
-            except (LatebindError, OSError) as error:
-                raise RepositoryError(self._note(name, error)) from error
-            await self._change(self._engines.serving.with_(found), [name])
+            split = self._selection.splits.get(name)
+            if split is not None and version is None:
+                await self._serve_split(split)
+                return
+            found = await self._found(name, partial(self._selection.fresh, name, version))
+            beside = self._beside(name)
+            await self._change(self._engines.serving.without(beside).with_(found), [name])
+            self._unsplit(name)
             self._unloaded -= {*found.names}
             self._pinned.pop(name, None)
             if version is not None:
                 self._pinned[name] = version
+
+    async def split(self, split: Split) -> None:
+        """Serve several versions of a model, or one, with these shares, without interrupting calls.
+
+        Where the same versions are served, only the shares change, at once. Raises what `load` raises.
+        """
+        async with self._changing:
+            await self._serve_split(split)
+
+    async def _serve_split(self, split: Split) -> None:
+        """Serve what a split names, under the lock of changes."""
+        before = self._selection.splits.get(split.model)
+        split = split if before is None else split.as_served(before)
+        found = await self._found(split.model, partial(self._selection.versions_of, split))
+        serving = self._engines.serving
+        gone = [name for name in self._beside(split.model) if name not in found.models]
+        there = {name: serving.models.get(name) for name in found.models}
+        if gone or there != found.models:
+            await self._change(serving.without(gone).with_(found), [*found.models])
+        self._unsplit(split.model)
+        self._unloaded.discard(split.model)
+        if len(split.versions) == 1:
+            self._pinned[split.model] = split.main
+            return
+        self._pinned.pop(split.model, None)
+        self._selection.splits[split.model] = split
+        self.splits[split.model] = Chooser(split)
+
+    def _unsplit(self, model: str) -> None:
+        self._selection.splits.pop(model, None)
+        self.splits.pop(model, None)
+
+    def _beside(self, model: str) -> list[str]:
+        """Return the names that versions of a model beside its main one are served by."""
+        return [name for name in self._engines.serving.models if name.startswith(f"{model}{BESIDE}")]
+
+    async def _found(self, name: str, find: Callable[[], Serving]) -> Serving:
+        """Return what there is; raises `NotFound`, and `RepositoryError`, which is noted, for what is faulty."""
+        try:
+            return await asyncio.to_thread(find)
+        except NotFound:
+            raise
+        except (LatebindError, OSError) as error:
+            raise RepositoryError(self._note(name, error)) from error
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Stop serving a model, and with `dependents` the queries that need it.
@@ -93,7 +141,8 @@ class Catalogue:
                 raise InvalidRequest(
                     f"{needing} {name}: unload what needs it first, or set unload_dependents to unload all of them"
                 )
-            await self._change(serving.without([name]), [])
+            await self._change(serving.without([name, *self._beside(name)]), [])
+            self._unsplit(name)
             self._unloaded |= {name, *queries}
 
     async def reload(self) -> list[str]:

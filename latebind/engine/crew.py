@@ -14,6 +14,7 @@ from latebind.domain.costs import NOTHING, Footprint, ModelCosts
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import StepRows, lay_out
+from latebind.domain.split import BESIDE
 from latebind.engine.cores import at_once
 from latebind.engine.slots import file_bytes
 from latebind.learned.lookup import NO_PROMISES, Lookup, Promises, load_lookups, promises
@@ -52,6 +53,11 @@ class LoadedModel:
         lookups = {stage: lookup.twin() for stage, lookup in self.lookups.items()}
         return replace(self, program=self.program.twin(), lookups=lookups)
 
+    def named(self, names: Mapping[str, str]) -> "LoadedModel":
+        """Return the model under the name that `names` has for its directory, if any."""
+        name = names.get(str(self.directory.path))
+        return self if name is None else replace(self, spec=replace(self.spec, name=name))
+
 
 def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
     """Load a model directory, of which `streams` workers may run twins at the same time.
@@ -85,12 +91,17 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
     return LoadedModel(*served, program, lookups, directory, promises=promises(caches, floor))
 
 
-def load_crew(paths: Iterable[Path], config: EngineConfig) -> list[list[LoadedModel]]:
-    """Return the models of each worker. Raises `RepositoryError` and `ConfigError`.
+OWN_NAMES: Mapping[str, str] = {}
+
+
+def load_crew(
+    paths: Iterable[Path], config: EngineConfig, *, named: Mapping[str, str] = OWN_NAMES
+) -> list[list[LoadedModel]]:
+    """Return the models of each worker, some by other names. Raises `RepositoryError` and `ConfigError`.
 
     Memory that compiling left behind is returned to the system: 5 to 45 MB for models of 3 and 34.
     """
-    first = [load_model(path, config, streams=at_once(config)) for path in paths]
+    first = [load_model(path, config, streams=at_once(config)).named(named) for path in paths]
     crew = [first, *([model.twin() for model in first] for _ in range(1, config.crew))]
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, crew, config.granularities or repeat(None)))
@@ -139,7 +150,8 @@ def with_queries(models: Sequence[LoadedModel], files: Sequence[Path], slots: in
             )
         found[name] = path
     specs = {model.spec.name: model.spec for model in models}
-    accuracies = read_accuracies(model.directory for model in models) if files else {}
+    mains = [model.directory for model in models if BESIDE not in model.spec.name]
+    accuracies = read_accuracies(mains) if files else {}
     readers = {model.spec.name: reads_as(model.directory) for model in models}
     queries = tuple(read_query(file, specs, accuracies, readers) for file in files)
     rows = lay_out(specs, [one.query for one in queries], slots)

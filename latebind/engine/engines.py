@@ -22,6 +22,7 @@ from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec, is_floating
 from latebind.domain.picture import Picture
+from latebind.domain.split import BESIDE, public_name
 from latebind.domain.tracing import Trace
 from latebind.engine.claims import Claim
 from latebind.engine.client import EngineClient
@@ -267,7 +268,12 @@ class Engines:
     async def _claim_later(
         self, model: str, rows: int, deadline: float, priority: int, dims: Mapping[str, int]
     ) -> Claim:
-        """Wait for an engine that serves this model, if one is expected, and claim slots there."""
+        """Wait for an engine that serves this model, if one is expected, and claim slots there.
+
+        For a version beside the main one that has been let go meanwhile, the main one answers.
+        """
+        if model not in self.models and (main := public_name(model)) in self.models:
+            return await self.claim(main, rows, deadline=deadline, priority=priority, dims=dims)
         if model in self.models and self._waiting < MOST_WAITING:
             self._waiting += 1
             try:
@@ -319,6 +325,7 @@ class Engines:
             order = replace(
                 self._order,
                 directories=tuple(map(str, serving.models.values())),
+                named={str(path): name for name, path in serving.models.items() if BESIDE in name},
                 queries=tuple(str(query.path) for query in serving.queries.values()),
                 event_log=f"{log}.{self._number}" if log and self._number > 1 else log,
             )

@@ -25,7 +25,7 @@ from latebind.domain.costs import Curve, Footprint, Grid
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine.cores import at_once
-from latebind.engine.crew import LoadedModel, with_queries
+from latebind.engine.crew import OWN_NAMES, LoadedModel, with_queries
 from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
 from latebind.engine.worker import MOST_WAITING
 from latebind.learned.lookup import open_lookups, promises
@@ -84,7 +84,12 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
 
 
 def open_crew(
-    paths: Iterable[Path], config: EngineConfig, residency: ResidencyConfig, queries: Sequence[Path] = ()
+    paths: Iterable[Path],
+    config: EngineConfig,
+    residency: ResidencyConfig,
+    queries: Sequence[Path] = (),
+    *,
+    named: Mapping[str, str] = OWN_NAMES,
 ) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], ResidencyConfig]:
     """Return the models of each worker with nothing in memory, their pieces, and the residency that is left for them.
 
@@ -97,6 +102,7 @@ def open_crew(
     mmap_large_blocks()
     cached = residency.tier == TIERS[0]
     opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
+    opened = [replace(one, model=one.model.named(named)) for one in opened]
     twins = [
         [one.model.twin() for one in opened] for _ in range(1, config.crew)
     ]  # made before measuring: they take memory too

@@ -25,7 +25,8 @@ FORGET = b"forget"  # a later line: reset the metrics, requests so far were tria
 class EngineOrder:
     """The first line to the engine: which model directories to serve, and how.
 
-    `queries` are files over these models.
+    `queries` are files over these models. `named` are directories that are served by another name than their model's
+    own, because another version of it is served too.
     """
 
     directories: tuple[str, ...]
@@ -36,6 +37,7 @@ class EngineOrder:
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     queries: tuple[str, ...] = ()
     log_format: str = "text"
+    named: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,11 +83,11 @@ class Engine:
         paths, queries = self._marked(map(Path, order.directories)), list(map(Path, order.queries))
         loader, residency, too_large = None, order.residency, dict[str, str]()
         if order.residency.budget:  # nothing is loaded now; `residency` has the bytes that are left for models
-            workers, pieces, residency = open_crew(paths, config, order.residency, queries)
+            workers, pieces, residency = open_crew(paths, config, order.residency, queries, named=order.named)
             loader = Loader(pieces, running)
             too_large = told_of_memory(workers[0], order.residency.budget, residency.budget)
         else:
-            workers = load_crew(paths, config)
+            workers = load_crew(paths, config, named=order.named)
         models = workers[0]
         if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
             raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from latebind.domain.errors import LatebindError, NotFound, RepositoryError
+from latebind.domain.split import BESIDE, Split
 from latebind.domain.wording import instead
 from latebind.queries.file.definition import ENDING, model_names, query_name
 from latebind.queries.file.source import Source
@@ -112,8 +113,11 @@ def check_inside(path: Path, root: Path) -> None:
         raise RepositoryError(f"{path} is a link that leads out of the repository: put there what it leads to")
 
 
-def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
-    """Return the directories of the newest versions of all models in `place`, or of those named.
+NEWEST: Mapping[str, str] = {}  # no model is wanted in a version of another number
+
+
+def find_models(place: Path, names: Sequence[str] | None = None, versions: Mapping[str, str] = NEWEST) -> list[Path]:
+    """Return the directories of all models in `place`, or of those named, the newest where `versions` name no other.
 
     `place` may also be a model directory itself. Raises `NotFound` or `RepositoryError` with what exists.
     """
@@ -123,7 +127,7 @@ def find_models(place: Path, names: Sequence[str] | None = None) -> list[Path]:
     wanted = names or repository.names()
     if not wanted:
         raise RepositoryError(f"{place} holds no model: make one with `latebind build`")
-    return [repository.open(name).path for name in wanted]
+    return [repository.open(name, versions.get(name)).path for name in wanted]
 
 
 def find_queries(place: Path, names: Sequence[str] | None = None) -> list[Path]:
@@ -134,18 +138,21 @@ def find_queries(place: Path, names: Sequence[str] | None = None) -> list[Path]:
     return [path for path in files if not names or path.name.removesuffix(ENDING) in names]
 
 
-def find_served(place: Path, names: Sequence[str] | None = None) -> tuple[list[Path], list[Path]]:
+def find_served(
+    place: Path, names: Sequence[str] | None = None, versions: Mapping[str, str] = NEWEST
+) -> tuple[list[Path], list[Path]]:
     """Return the model directories and query files in `place`: all, or those named and the models that they need.
 
-    Raises what `find_models` raises, and `QueryError` for a query file that cannot be read.
+    For `versions` see `find_models`. Raises what `find_models` raises, and `QueryError` for a query file that cannot be
+    read.
     """
     queries = find_queries(place, names)
     if names:
         wanted = [name for name in names if name not in map(query_name, queries)]
         wanted += [model for path in queries for model in model_names(path)]
-        return find_models(place, list(dict.fromkeys(wanted))), queries
+        return find_models(place, list(dict.fromkeys(wanted)), versions), queries
     try:
-        return find_models(place), queries
+        return find_models(place, versions=versions), queries
     except RepositoryError as error:
         if not place.is_dir() or (place / MANIFEST).is_file() or not Repository(place).models():
             raise
@@ -247,15 +254,35 @@ class Serving:
 
 
 class Selection:
-    """The part of a repository that is served: all of it, or the models and queries of these `names`."""
+    """The part of a repository that is served: all of it, or the models and queries of these `names`.
 
-    def __init__(self, place: Path, names: Sequence[str] = ()) -> None:
+    Models of which several versions are served have an entry in `splits`, by name; all others are served in the newest.
+    """
+
+    def __init__(self, place: Path, names: Sequence[str] = (), splits: Sequence[Split] = ()) -> None:
         self.place = place
+        self.splits = {split.model: split for split in splits}
         self._names = tuple(names)
 
     def first(self) -> Serving:
         """Return all that is to be served; raises if something is missing or incomplete."""
-        return Serving.of(*find_served(self.place, self._names))
+        serving = Serving.of(*find_served(self.place, self._names, self._main_versions()))
+        for model, split in self.splits.items():
+            if model not in serving.models:
+                raise NotFound(f"--split: no model {model!r:.140} is served{instead(model, serving.models)}")
+            serving = serving.with_(self.versions_of(split))
+        return serving
+
+    def versions_of(self, split: Split) -> Serving:
+        """Return the versions of a model, by the names that they are served by; raises what `find` raises."""
+        repository = Repository(self.place)
+        try:
+            return Serving({name: repository.open(split.model, version).path for version, name in split.served.items()})
+        except NotFound as error:
+            raise NotFound(self.explain(error)) from None
+
+    def _main_versions(self) -> dict[str, str]:
+        return {model: split.main for model, split in self.splits.items()}
 
     def passed_over(self) -> tuple[str, ...]:
         """Return, for the operator, which folders of versions are not served though they look like some, and why."""
@@ -269,7 +296,11 @@ class Selection:
             return (_name(self.place),)
         queries = {path.name.removesuffix(ENDING) for path in self.place.glob(f"*{ENDING}") if path.is_file()}
         found = Repository(self.place).names() + sorted(queries)
-        return tuple(name for name in found if not self._names or name in self._names)
+        wanted = [name for name in found if not self._names or name in self._names]
+        return tuple(served for name in wanted for served in (self._served(name) if name in self.splits else (name,)))
+
+    def _served(self, model: str) -> tuple[str, ...]:
+        return tuple(self.splits[model].served.values())
 
     def fresh(self, name: str, version: str | None = None) -> Serving:
         """Return what `find` returns; a remote repository is read again first."""
@@ -281,12 +312,20 @@ class Selection:
         Raises `NotFound`, whose message does not say where the repository is, `RepositoryError`, and `QueryError` for a
         query file that cannot be read.
         """
+        if version is None:
+            name, _, number = name.partition(BESIDE)
+            main = self._main_versions()
+            version = number or main.get(name)
+            if number:
+                return Serving({f"{name}{BESIDE}{number}": Repository(self.place).open(name, number).path})
         query, repository = self.place / f"{name}{ENDING}", Repository(self.place)
         try:
             if NAME.fullmatch(name) and query.is_file():
                 check_inside(query, self.place)
                 there = str(Source.read(query).values.get("version", "1"))  # the engine checks that it is a number
-                title, models = "query", [repository.open(model).path for model in model_names(query)]
+                versions = self._main_versions()
+                title = "query"
+                models = [repository.open(model, versions.get(model)).path for model in model_names(query)]
                 found = Serving.of(models, [query])
             elif not (self.place / MANIFEST).is_file():
                 return Serving.of([repository.open(name, version).path], [])

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from latebind.domain.config import RepositoryConfig
 from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.split import Split
 from latebind.queries.file.definition import ENDING, model_names
 from latebind.repository.directory import (
     MANIFEST,
@@ -260,8 +261,8 @@ class Mirror:
 class MirroredSelection(Selection):
     """What is served of a remote repository. The mirror is refreshed when names are listed, and by `fresh`."""
 
-    def __init__(self, mirror: Mirror, names: Sequence[str] = ()) -> None:
-        super().__init__(mirror.folder, names)
+    def __init__(self, mirror: Mirror, names: Sequence[str] = (), splits: Sequence[Split] = ()) -> None:
+        super().__init__(mirror.folder, names, splits)
         self._mirror = mirror
 
     def first(self) -> Serving:
@@ -279,6 +280,11 @@ class MirroredSelection(Selection):
         self._refresh(needed=False)
         return super().fresh(name, version)
 
+    def versions_of(self, split: Split) -> Serving:
+        """Return what `Selection` does, refreshed; if the store cannot be read, as it was fetched before."""
+        self._refresh(needed=False)
+        return super().versions_of(split)
+
     def _refresh(self, *, needed: bool) -> None:
         try:
             self._mirror.refresh(self._names)
@@ -291,12 +297,12 @@ class MirroredSelection(Selection):
 def open_selection(place: str, names: Sequence[str], config: RepositoryConfig) -> Selection:
     """Return the part of a repository that is served, in a folder or at a URL. Raises `ConfigError`."""
     if "://" not in place:
-        return Selection(Path(place), names)
+        return Selection(Path(place), names, config.splits())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "latebind" / "repositories"
     last = re.sub(r"[^A-Za-z0-9._-]+", "-", place.rstrip("/").rpartition("/")[2]).strip(".-")[:64]
     folder = f"{last or 'models'}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"  # each URL has its own
     mirror = Mirror(Remote(place), Path(config.cache or home) / folder, most=config.most)
-    return MirroredSelection(mirror, names)
+    return MirroredSelection(mirror, names, config.splits())
 
 
 def _bytes(manifests: Iterable[Manifest]) -> int:

@@ -21,10 +21,11 @@ def platform(spec: ModelSpec) -> str:
     return ENSEMBLE if spec.steps else "latebind"
 
 
-def metadata(spec: ModelSpec) -> dict[str, object]:
-    """Return the protocol's description of a model; -1 stands for the batch, and for what varies from row to row.
+def metadata(spec: ModelSpec, versions: Sequence[str] = ()) -> dict[str, object]:
+    """Return the protocol's description of a model in these `versions`; with none, in its own alone.
 
-    Where a model has raw inputs, these are its inputs; its own are in its configuration.
+    -1 stands for the batch, and for what varies from row to row. Where a model has raw inputs, these are its inputs;
+    its own are in its configuration.
     """
     inputs, outputs = [
         [{"name": one.name, "datatype": _datatype(one), "shape": [-1, *_dims(one)]} for one in tensors]
@@ -33,7 +34,7 @@ def metadata(spec: ModelSpec) -> dict[str, object]:
     raw = [{"name": one.name, "datatype": BYTES, "shape": [-1, 1]} for one in spec.about.raw]
     if spec.written is not None:
         outputs.append({"name": TEXT_OUTPUT, "datatype": BYTES, "shape": [-1, 1]})
-    about = {"name": spec.name, "versions": [spec.version], "platform": platform(spec)}
+    about = {"name": spec.public_name, "versions": [*versions] or [spec.version], "platform": platform(spec)}
     return {**about, "inputs": raw or inputs, "outputs": outputs}
 
 
@@ -46,7 +47,7 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
     of a model with raw inputs which tensors it takes in their place.
     """
     config: dict[str, object] = {
-        "name": spec.name,
+        "name": spec.public_name,
         "platform": platform(spec),
         "version_policy": {"latest": {"num_versions": 1}},
         "max_batch_size": min(spec.max_batch, max_rows),
@@ -154,7 +155,7 @@ def _of_model(spec: ModelSpec, snapshot: Snapshot, epoch: float) -> dict[str, ob
     last = figures["last"] if figures else None
     answered = figures["requests"]["answered"] if figures else 0
     return {
-        "name": spec.name,
+        "name": spec.public_name,
         "version": spec.version,
         "last_inference": 0 if last is None else round((epoch + last) * MILLISECONDS),
         "inference_count": answered,

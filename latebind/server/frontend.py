@@ -74,6 +74,7 @@ class Frontend:
             regions=Regions(self._config.shared_memory, self._limits),
             catalogue=catalogue,
             manage=self._config.manage,
+            split_by=self._config.split_by,
         )
         security = security or Security.by(self._config)
         self._app = RestApp(

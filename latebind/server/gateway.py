@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from latebind.domain.model import ModelSpec
 from latebind.domain.picture import Picture
+from latebind.domain.split import Chooser, Split
 from latebind.domain.tracing import Trace
 from latebind.preprocessing.preprocessor import Preprocessor
 
@@ -267,6 +268,10 @@ class IndexEntry(TypedDict):
 class Catalogue(Protocol):
     """All models of the repository, served or not, and changes of what is served; `latebind.engine` implements it."""
 
+    @property
+    def splits(self) -> Mapping[str, Chooser]:
+        """What chooses the version for a request, of models that have several; it follows changes."""
+
     def index(self) -> Sequence[IndexEntry]:
         """Return every model and query, by name."""
 
@@ -277,6 +282,12 @@ class Catalogue(Protocol):
         """Serve the newest version of a model, or this one, without disturbing calls that come meanwhile.
 
         Raises `NotFound`, and `RepositoryError` for a version that cannot be used; what was served before stays then.
+        """
+
+    async def split(self, split: Split) -> None:
+        """Serve these versions of a model, each with its share of requests, without disturbing calls.
+
+        Raises what `load` raises.
         """
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:

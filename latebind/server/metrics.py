@@ -21,6 +21,7 @@ from prometheus_client.core import UnknownMetricFamily as Untyped
 from prometheus_client.registry import Collector
 
 from latebind.domain.metrics import Histogram as Seconds
+from latebind.domain.split import public_name
 from latebind.server.description import executions
 from latebind.server.gateway import AdaptationFigures, Distribution, LevelFigures, ModelMetrics, Snapshot
 
@@ -107,6 +108,8 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_level_alarms": (Counter, "Times the fidelity of a level fell", (*MODEL, "promised")),
     "latebind_level_used": (Gauge, "Whether requests may be promised this fidelity", (*MODEL, "promised")),
     "latebind_retrainings": (Counter, "Retrainings by outcome", (*MODEL, "outcome")),
+    "latebind_split_share": (Gauge, "Share of a model's requests that a version is to answer", MODEL),
+    "latebind_shadow_rows": (Counter, "Rows that a version was asked for aside", (*MODEL, "outcome")),
     "latebind_learned_caches": (Info, "The version in use", MODEL),
     "nv_inference_request_success": (Untyped, "Requests answered", MODEL),
     "nv_inference_request_failure": (Untyped, "Requests not answered", (*MODEL, "reason")),
@@ -185,11 +188,14 @@ def prometheus_text(
     adaptation: Mapping[str, AdaptationFigures] | None = None,
     machine: Mapping[str, Figures] | None = None,
     reading: Mapping[str, Seconds] | None = None,
+    shares: Mapping[str, float] | None = None,
+    shadows: Mapping[str, Mapping[str, int]] | None = None,
 ) -> bytes:
     """Return the exposition of `snapshot`, of `replies` (HTTP replies by status), and of the rest.
 
     Labels come from `versions`, the models that are served, never from what a client sent: what was unloaded while the
-    engine told this is left out. `queries` are those of them that are queries.
+    engine told this is left out. `queries` are those of them that are queries. `shares` are of models in several
+    versions, in percent; `shadows` what their shadows have answered.
     """
     found = Exposition()
     for status, count in sorted(replies.items()):
@@ -199,7 +205,7 @@ def prometheus_text(
     memory, steps = snapshot.get("memory"), snapshot.get("steps", {})
     found.tell(memory or {})
     for name, version in sorted(versions.items()):
-        labels = name, version
+        labels = public_name(name), version
         if name in snapshot["models"]:
             model = snapshot["models"][name]
             found.tell(model, *labels)
@@ -216,6 +222,10 @@ def prometheus_text(
             found.tell(told, *labels)
             found.add("latebind_load_bytes", told["cached_bytes"], *labels, "page-cache")
             found.add("latebind_load_bytes", told["read_bytes"] - told["cached_bytes"], *labels, "disk")
+        if shares and name in shares:
+            found.add("latebind_split_share", shares[name] / 100.0, *labels)
+        for outcome, rows in (shadows or {}).get(name, {}).items():
+            found.add("latebind_shadow_rows", rows, *labels, outcome)
         if adaptation and name in adaptation:
             _add_adaptation(found, adaptation[name], labels)
     for what, value in (machine or {}).get("cpu", {}).items():

@@ -12,9 +12,10 @@ import numpy as np
 from msgspec import structs
 
 from latebind import __version__
-from latebind.domain.errors import Failed, InvalidRequest, NotFound, TurnedOff, Unavailable
+from latebind.domain.errors import ConfigError, Failed, InvalidRequest, NotFound, TurnedOff, Unavailable
 from latebind.domain.metrics import Histogram
 from latebind.domain.model import TEXT_OUTPUT, Media, ModelSpec, Task
+from latebind.domain.split import Chooser, Split, public_name
 from latebind.domain.wording import instead
 from latebind.logs import REQUEST
 from latebind.preprocessing.decoding import TextDecoder
@@ -36,6 +37,7 @@ from latebind.server.gateway import (
 from latebind.server.limits import Limits
 from latebind.server.preparing import Preparing, check
 from latebind.server.settings import Log, Traces, TraceSettings
+from latebind.server.shadow import Shadows
 from latebind.server.shared_memory import Regions
 from latebind.server.streaming import in_text, stream, written
 from latebind.server.tracing import TracedCall, Tracing
@@ -67,7 +69,8 @@ class Service:
     repository, also those that are not served; clients may load and unload models only where `manage` is true. A share
     `trace_rate` of all calls is traced, and every call whose caller's own trace is sampled; `export` gets each finished
     trace. `regions` are the shared memory of clients; without it, shared memory is turned off. Where `show_exit` is
-    false, replies do not say where rows left the network nor how long they waited. `observer` sees every answer.
+    false, replies do not say where rows left the network nor how long they waited. `observer` sees every answer. Of a
+    model in several versions, calls with the same value of the header `split_by` get the same.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class Service:
         regions: Regions | None = None,
         catalogue: Catalogue | None = None,
         manage: bool = False,
+        split_by: str = "",
     ) -> None:
         self.regions = regions or Regions()
         self._trace_settings = Traces(TraceSettings.of_share(trace_rate))
@@ -98,6 +102,9 @@ class Service:
         self._show_exit = show_exit
         self._observer = observer
         self._catalogue = catalogue
+        self.splits: Mapping[str, Chooser] = {} if catalogue is None else catalogue.splits
+        self.shadows = Shadows(gateway, self.splits)
+        self.split_by = split_by.lower().encode()
         self._manage = manage
         self._draining = False
 
@@ -129,8 +136,20 @@ class Service:
         """Return all models, by name."""
         return [spec for _, spec in sorted(self.gateway.models.items())]
 
+    def names(self) -> list[str]:
+        """Return the names of all models, each once."""
+        return list(dict.fromkeys(spec.public_name for spec in self.models()))
+
     def index(self, *, ready: bool = False) -> list[IndexEntry]:
-        """Return every model with its version and state; where `ready`, only the models that are ready.
+        """Return every model with its version and state, as `entries` does; where `ready`, only those that are ready.
+
+        A model of which several versions are served has an entry for each.
+        """
+        entries = [entry for entry in self.entries() if not ready or entry["state"] == "READY"]
+        return [{**entry, "name": public_name(entry["name"])} for entry in entries]
+
+    def entries(self) -> list[IndexEntry]:
+        """Return every model, by the name that it is served by.
 
         What is served is UNAVAILABLE while the engine stands still or another one is awaited, as `model_ready` says.
         """
@@ -142,10 +161,10 @@ class Service:
             for place, entry in enumerate(entries):
                 if entry["state"] == "READY" and not self.gateway.ready(entry["name"]):
                     entries[place] = {**entry, "state": "UNAVAILABLE", "reason": NOT_ANSWERING}
-        return [entry for entry in entries if not ready or entry["state"] == "READY"]
+        return entries
 
     async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
-        """Serve a model's newest version, or the version that the parameter `version` names.
+        """Serve a model's newest version, or the version that the parameter `version` names, or those of `split`.
 
         Raises `TurnedOff`, `InvalidRequest` for parameters that would upload a model, and what `Catalogue.load` raises.
         """
@@ -154,7 +173,16 @@ class Service:
         for parameter in given:
             if parameter == "config" or parameter.startswith("file:"):
                 raise InvalidRequest(UPLOADS.format(parameter))
-        version = given.get("version")
+        version, split = given.get("version"), given.get("split")
+        if split is not None:
+            if version is not None or not isinstance(split, str):
+                raise InvalidRequest(f"the split is {split!r:.140}: give a text such as 1:90,2:10, and no version")
+            try:
+                wanted = Split.of(name, split)
+            except ConfigError as error:
+                raise InvalidRequest(str(error)) from None
+            await catalogue.split(wanted)
+            return
         if version is not None and not (isinstance(version, str) and version.isdecimal()):
             raise InvalidRequest(f"the version is {version!r:.40}: give a number as a text")
         await catalogue.load(name, version)
@@ -175,13 +203,31 @@ class Service:
 
         The message of `NotFound` lists other names: whoever may call this may list them anyway.
         """
-        spec = self.gateway.models.get(name)
+        chooser = self.splits.get(name)
+        if chooser is not None and version is not None:
+            name = chooser.split.served.get(version, name)
+        spec = self.gateway.models.get(name) or self.gateway.models.get(public_name(name))
         if spec is None:
             reason = None if self._catalogue is None else self._catalogue.unavailable(name)
             raise self._nothing(name) if reason is None else Unavailable(reason)
         if version is not None and version != spec.version:
             raise _no_version(spec, version)
         return spec
+
+    def chosen(self, name: str, version: str | None = None, key: str = "") -> ModelSpec:
+        """Return the model that is to answer a call: of several versions the one whose turn it is, or of this `key`.
+
+        Where that is not available, the main one answers. Raises what `model` raises.
+        """
+        chooser = self.splits.get(name)
+        if chooser is None or version is not None:
+            return self.model(name, version)
+        return self.gateway.models.get(chooser.split.served[chooser.version(key)]) or self.model(name)
+
+    def versions(self, name: str) -> list[str]:
+        """Return the versions of a model that are served, by number."""
+        found = [spec.version for spec in self.models() if public_name(spec.name) == name]
+        return sorted(found, key=lambda version: (len(version), version))
 
     async def infer(
         self, spec: ModelSpec, call: Call, fill: Fill, version: str | None = None, parent: str = ""
@@ -301,10 +347,10 @@ class Service:
 
     def _give_back(self, claim: Claim, answer: Answer) -> None:
         """Release the slots of an answered call, once an observer has seen them."""
-        if self._observer is None:
+        if self._observer is None and not (self.splits and self.shadows.follow(claim.spec)):
             claim.release()
-        else:  # it sees rows and answer while the slots hold them, once the reply has been sent
-            asyncio.get_running_loop().call_soon(self._show, self._observer, claim, answer)
+        else:  # rows and answer are seen while the slots hold them, once the reply has been sent
+            asyncio.get_running_loop().call_soon(self._show, claim, answer)
 
     def stream(
         self, spec: ModelSpec, call: Call, fill: Fill, *, version: str | None = None, parent: str = ""
@@ -414,6 +460,7 @@ class Service:
 
     async def close(self) -> None:
         """Collect the last traces, and end what the service has started."""
+        await self.shadows.close()
         await self.tracing.close()
         self._preparing.close()
 
@@ -460,12 +507,15 @@ class Service:
         """Return the figures of learned caches that adapt to the traffic, by model."""
         return {} if self._observer is None else self._observer.figures()
 
-    def _show(self, observer: Observer, claim: Claim, answer: Answer) -> None:
-        """Let the observer see rows and answer while the slots still hold them."""
+    def _show(self, claim: Claim, answer: Answer) -> None:
+        """Let shadows and the observer see rows and answer while the slots still hold them."""
         try:
-            observer.answered(claim.spec, claim.rows, answer)
-            for step in claim.shown(answer):
-                observer.answered(*step)
+            if self.splits and self.shadows.follow(claim.spec):
+                self.shadows.answered(claim.spec, claim.rows, answer)
+            if self._observer is not None:
+                self._observer.answered(claim.spec, claim.rows, answer)
+                for step in claim.shown(answer):
+                    self._observer.answered(*step)
         finally:
             claim.release()
 

@@ -2,6 +2,7 @@
 
 from latebind.domain.errors import InvalidRequest, NotFound, RepositoryError
 from latebind.domain.model import ModelSpec
+from latebind.domain.split import Chooser, Split
 from latebind.server.gateway import IndexEntry
 from tests.server.arithmetic import SPECS, Arithmetic
 
@@ -17,6 +18,7 @@ class Shelf:
         self.down: dict[str, str] = {}
         self.loading: set[str] = set()
         self.versions: list[tuple[str, str | None]] = []
+        self.splits: dict[str, Chooser] = {}
 
     def index(self) -> list[IndexEntry]:
         return [self._entry(spec) for spec in sorted(self._stock.values(), key=lambda spec: spec.name)]
@@ -31,6 +33,9 @@ class Shelf:
             raise RepositoryError(BROKEN)
         self.versions.append((name, version))
         self._gateway.models = {**self._gateway.models, name: self._stock[name]}
+
+    async def split(self, split: Split) -> None:
+        self.splits[split.model] = Chooser(split)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         if name == "scalar" and not dependents:

@@ -86,7 +86,7 @@ class Dashboard:
         """Return all figures and since when they stand; `replies` are counted by status. Raises `Unavailable`."""
         service = self._service
         snapshot = await self._snapshot.get()
-        listed = {entry["name"]: entry for entry in service.index()}
+        listed = {entry["name"]: entry for entry in service.entries()}
         served = {spec.name: spec for spec in service.models()}
         told = {
             "server": {"version": __version__, "live": service.live(), "ready": service.ready()},

@@ -91,13 +91,21 @@ class Context:
         return codec
 
 
+def asked(service: Service, request: Request) -> ModelSpec:
+    """Return the model that is to answer a request, in the version that it names, or whose turn it is."""
+    if not service.splits:
+        return service.model(request.model, request.version)
+    key = request.fields.get(service.split_by, b"") if service.split_by else b""
+    return service.chosen(request.model, request.version, key.decode("latin-1"))
+
+
 # The verbs ------------------------------------------------------------------------------------------------------------
 
 
 async def infer(context: Context, request: Request) -> Reply:
     """Answer one call."""
     service, fields = context.service, request.fields
-    spec = service.model(request.model, request.version)
+    spec = asked(service, request)
     codec = context.codec(spec)
     call = await read_call(codec, request)
     request.watch()
@@ -187,7 +195,7 @@ async def read_call(codec: "Codec", request: Request) -> Call:
 
 async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill, dict[str, object]]:
     """Read a call of one row; return also what the reply tells of a text that was read for it."""
-    codec = context.codec(context.service.model(request.model, request.version))
+    codec = context.codec(asked(context.service, request))
     call = with_time_waited(codec.decode_row(await request.read()), request.fields.get(WAITED_HEADER))
     request.watch()
     about: dict[str, object] = {}
@@ -248,6 +256,7 @@ class Codec:
 
     def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
+        self.public_name = spec.public_name
         self.calls = Calls(spec, limits, regions)
         self._limits = limits
         self._request = msgspec.json.Decoder(InferRequest)
@@ -344,7 +353,7 @@ class Codec:
         They have the outputs that the client wants, except those that it wants in its shared memory: these are written.
         """
         spec = answer.spec or self.spec
-        reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
+        reply: dict[str, object] = {"model_name": self.public_name, "model_version": spec.version}
         if call.id:
             reply["id"] = call.id
         if parameters:
@@ -369,7 +378,7 @@ class Codec:
     def encode_row(self, piece: Answer, call: Call, about: Mapping[str, object]) -> bytes:
         """Return a piece of the answer to a call of one row as JSON, its outputs by name; `about` are parameters."""
         spec = piece.spec or self.spec
-        reply: dict[str, object] = {"model_name": spec.name, "model_version": spec.version}
+        reply: dict[str, object] = {"model_name": self.public_name, "model_version": spec.version}
         if call.id:
             reply["id"] = call.id
         if about:

@@ -64,8 +64,12 @@ def tells(told: Callable[[Context, Request], object]) -> Verb:
 # The server and its models --------------------------------------------------------------------------------------------
 
 server_metadata = tells(lambda context, _: context.service.server_metadata())
-models = tells(lambda context, _: {"models": [spec.name for spec in context.service.models()]})  # as KServe has it
-model_metadata = tells(lambda context, asked: metadata(context.service.model(asked.model, asked.version)))
+models = tells(lambda context, _: {"models": context.service.names()})  # as KServe has it
+model_metadata = tells(
+    lambda context, asked: metadata(
+        context.service.model(asked.model, asked.version), context.service.versions(asked.model)
+    )
+)
 
 
 @tells
@@ -121,6 +125,9 @@ async def metrics(context: Context, request: Request) -> Reply:
     versions = {spec.name: spec.version for spec in service.models()}
     replies, reading = dict(context.replies), deepcopy(service.reading)
     queries = {spec.name for spec in service.models() if spec.steps}
+    splits = [chooser.split for chooser in service.splits.values()]
+    shares = {split.served[version]: share for split in splits for version, share in split.shares.items()}
+    shadows = {name: {**service.shadows.counts(name)} for split in splits for name in split.served.values()}
 
     def written() -> bytes:  # of a thousand models it takes half a second of a core
         machine = context.machine.figures(snapshot.get("gpu"))
@@ -132,6 +139,8 @@ async def metrics(context: Context, request: Request) -> Reply:
             adaptation=adaptation,
             machine=machine,
             reading=reading,
+            shares=shares,
+            shadows=shadows,
         )
 
     return Reply(await asyncio.to_thread(written), TEXT)

@@ -155,7 +155,9 @@ async def infer_pieces(context: Context, request: Message, raw: Raw, caller: Cal
 
 
 def _decode(context: Context, request: Message, raw: Raw, caller: Caller) -> tuple["RpcCodec", Call]:
-    spec = context.service.model(request.model_name, request.model_version or None)
+    service = context.service
+    key = caller.header(service.split_by.decode()) if service.splits and service.split_by else ""
+    spec = service.chosen(request.model_name, request.model_version or None, key)
     codec = context.codecs.get(spec.name)
     if codec is None or codec.spec is not spec:  # the version that is served now
         codec = context.codecs[spec.name] = RpcCodec(spec, context.limits, context.service.regions)
@@ -280,6 +282,7 @@ class RpcCodec:
 
     def __init__(self, spec: ModelSpec, limits: Limits, regions: Regions | None = None) -> None:
         self.spec = spec
+        self.public_name = spec.public_name
         self._calls = Calls(spec, limits, regions)
 
     def decode(self, request: Message, raw: Raw, seconds: float | None = None) -> Call:
@@ -311,7 +314,7 @@ class RpcCodec:
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
         """Return the serialised response with these `parameters` and the outputs that the client wants."""
         spec = answer.spec or self.spec
-        reply = service_pb2.ModelInferResponse(model_name=spec.name, model_version=spec.version, id=call.id)
+        reply = service_pb2.ModelInferResponse(model_name=self.public_name, model_version=spec.version, id=call.id)
         for key, value in parameters.items():
             _tell(reply.parameters[key], value)
         for wanted in call.wanted:

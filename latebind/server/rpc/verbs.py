@@ -114,7 +114,9 @@ VERBS: dict[str, tuple[Access, Verb]] = {
     "ServerMetadata": (ORDINARY, lambda context, _: context.service.server_metadata()),
     "ModelMetadata": (
         ORDINARY,
-        lambda context, asked: metadata(context.service.model(asked.name, asked.version or None)),
+        lambda context, asked: metadata(
+            context.service.model(asked.name, asked.version or None), context.service.versions(asked.name)
+        ),
     ),
     "ModelConfig": (ORDINARY, _model_config),
     "ModelStatistics": (ORDINARY, _statistics),

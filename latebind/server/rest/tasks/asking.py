@@ -43,19 +43,20 @@ AtMost = Annotated[int, msgspec.Meta(ge=0)] | None
 # Which model ----------------------------------------------------------------------------------------------------------
 
 
-def chosen(service: Service, name: str | None, *tasks: Task) -> ModelSpec:
+def chosen(service: Service, name: str | None, *tasks: Task, key: str = "") -> ModelSpec:
     """Return the model of this name, or the only one for one of these `tasks` where a call names none.
 
-    It reads texts. Raises `NotFound`, `Unavailable`, and `InvalidRequest`, which lists the models that there are.
+    Of several versions it is the one whose turn it is, or of this `key`. It reads texts. Raises `NotFound`,
+    `Unavailable`, and `InvalidRequest`, which lists the models that there are.
     """
-    fit = [spec for spec in service.models() if _fits(spec, tasks)]
+    fit = [spec for spec in service.models() if spec.name == spec.public_name and _fits(spec, tasks)]
     if name:
-        spec = service.model(name)
+        spec = service.chosen(name, key=key)
         if _fits(spec, tasks):
             return spec
         problem = f"model {name!r} {_unfit(spec)}"
     elif len(fit) == 1:
-        return fit[0]
+        return service.chosen(fit[0].name, key=key)
     else:
         problem = "the call names no `model`"
     names = ", ".join([spec.name for spec in fit[:20]])
@@ -217,7 +218,8 @@ class Asking:
         fields, service = request.fields, context.service
         model = request.names.get("model") or model  # TEI's bodies name none, so that its paths may
         parent = fields.get(TRACEPARENT, b"").decode("latin-1")
-        return cls(service, chosen(service, model, *tasks), context.limits, _terms(fields), parent)
+        key = fields.get(service.split_by, b"").decode("latin-1") if service.split_by else ""
+        return cls(service, chosen(service, model, *tasks, key=key), context.limits, _terms(fields), parent)
 
     @property
     def preprocessor(self) -> TextPreprocessor:
@@ -254,7 +256,7 @@ class Asking:
             return await self._told(await read(self))
         except Superseded:
             assert self.spec.about.task is not None
-            there = replace(self, spec=chosen(self.service, self.spec.name, self.spec.about.task))
+            there = replace(self, spec=chosen(self.service, self.spec.public_name, self.spec.about.task))
             return await there._told(await read(there))
 
     async def _told(self, rows: Sequence[Prepared]) -> Told:

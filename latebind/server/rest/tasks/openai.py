@@ -89,7 +89,7 @@ async def embeddings(context: Context, request: Request) -> Reply:
         check_finite(vectors)
         written = [*vectors]
     data = [{"object": "embedding", "index": place, "embedding": one} for place, one in enumerate(written)]
-    about = msgspec.json.encode({"object": "list", "model": answer.spec.name, "usage": answer.usage})
+    about = msgspec.json.encode({"object": "list", "model": answer.spec.public_name, "usage": answer.usage})
     return await answer.reply_each(about[:-1] + b',"data":[', data, b"]}", vectors.shape[-1])
 
 
@@ -119,7 +119,7 @@ def unit(vectors: Array) -> Array:
 
 def as_model(spec: ModelSpec) -> dict[str, object]:
     """Return a model as OpenAI lists it, and what it is for. When it was made is not known, so `created` is 0."""
-    return {"id": spec.name, "object": "model", "created": 0, "owned_by": "latebind", "task": spec.about.task}
+    return {"id": spec.public_name, "object": "model", "created": 0, "owned_by": "latebind", "task": spec.about.task}
 
 
 async def list_models(context: Context, request: Request) -> Reply:
@@ -190,5 +190,5 @@ async def score(context: Context, request: Request) -> Reply:
 
 
 def _listed(answer: Told, kind: str, data: list[dict[str, object]]) -> Reply:
-    about = {"id": f"{kind}-{answer.id}", "object": "list", "created": int(time()), "model": answer.spec.name}
+    about = {"id": f"{kind}-{answer.id}", "object": "list", "created": int(time()), "model": answer.spec.public_name}
     return answer.reply({**about, "data": data, "usage": {**answer.usage, "completion_tokens": 0}})

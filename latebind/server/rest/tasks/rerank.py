@@ -97,7 +97,7 @@ async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Docum
     meta["tokens"] = {"input_tokens": answer.tokens, "output_tokens": 0}
     if cut := [place for place, row in enumerate(answer.rows) if row.cut]:
         meta["warnings"] = [_cut_off(cut)]
-    jina = {"object": "list", "model": answer.spec.name, "usage": answer.usage}
+    jina = {"object": "list", "model": answer.spec.public_name, "usage": answer.usage}
     return answer.reply({"id": answer.id, "results": results, "meta": meta, **jina})
 
 

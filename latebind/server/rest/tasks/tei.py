@@ -336,7 +336,7 @@ async def info(context: Context, request: Request) -> Reply:
     assert spec.about.task is not None
     return json_reply(
         {
-            "model_id": spec.name,
+            "model_id": spec.public_name,
             "model_sha": None,
             "model_dtype": spec.outputs[0].dtype,
             "model_type": {KINDS[spec.about.task]: about},

@@ -1,0 +1,125 @@
+"""Versions that are asked aside (`domain.split`): they answer what others have answered, and only the figures show it.
+
+Clients wait for none of it, but workers are shared: a request that comes while a shadow runs waits for it. So shadows
+are asked one call at a time, and run for at most `MOST_SHARE` of the time. What they are not asked for, is counted.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from latebind.domain.errors import LatebindError
+from latebind.domain.model import ModelSpec
+from latebind.domain.split import Chooser
+from latebind.server.gateway import Answer, Array, Gateway, as_numbers
+
+logger = logging.getLogger(__name__)
+
+MOST_SHARE: Final = 0.02
+"""Of the time may shadows run. At half load a request that meets one waits for half of it in the mean."""
+SAVED: Final = 1.0  # seconds of running that a quiet time may save up for
+SECONDS: Final = 10.0  # that a shadow has to answer
+OUTCOMES: Final = ("same", "other", "failed", "passed_over")
+
+Rows = Mapping[str, Sequence[Array]]
+
+
+class Shadows:
+    """Asks shadows of `splits` for what other versions have answered, and compares. Used on the event loop alone."""
+
+    def __init__(self, gateway: Gateway, splits: Mapping[str, Chooser]) -> None:
+        self._gateway = gateway
+        self._splits = splits
+        self._counts: dict[str, Counter[str]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._credit = SAVED  # seconds that shadows may run for
+        self._then = time.monotonic()
+
+    def follow(self, spec: ModelSpec) -> bool:
+        """Return whether answers of a model are to be told: it has shadows."""
+        chooser = self._splits.get(spec.public_name)
+        return chooser is not None and bool(chooser.split.shadows)
+
+    def counts(self, model: str) -> Mapping[str, int]:
+        """Return how many rows a shadow, by the name that it is served by, has answered, and how (`OUTCOMES`)."""
+        return self._counts.get(model, {})
+
+    def answered(self, spec: ModelSpec, rows: Rows, answer: Answer) -> None:
+        """Ask the shadows of a model for rows that it has answered; copies what it needs."""
+        split = self._splits[spec.public_name].split
+        for version in split.shadows:
+            name = split.served[version]
+            if spec.name == name:
+                continue
+            there, counts = self._gateway.models.get(name), self._counts.setdefault(name, Counter())
+            if there is None or there.inputs != spec.inputs or name in self._tasks or not self._may_run():
+                counts["passed_over"] += len(answer.left_at)
+                continue
+            own = {tensor: [row.copy() for row in each] for tensor, each in rows.items()}
+            self._tasks[name] = task = asyncio.create_task(self._ask(there, own, answer, counts))
+            task.add_done_callback(partial(self._ended, name))
+
+    async def close(self) -> None:
+        """Ask for nothing more."""
+        for task in [*self._tasks.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _ended(self, name: str, task: asyncio.Task[None]) -> None:
+        del self._tasks[name]
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("the shadow %s could not be compared", name, exc_info=task.exception())
+
+    def _may_run(self) -> bool:
+        now = time.monotonic()
+        self._credit = min(SAVED, self._credit + MOST_SHARE * (now - self._then))
+        self._then = now
+        return self._credit > 0.0
+
+    async def _ask(self, spec: ModelSpec, rows: Rows, answer: Answer, counts: Counter[str]) -> None:
+        """Have a shadow answer, and count how its answers compare."""
+        count, deadline = len(answer.left_at), time.monotonic() + SECONDS
+        try:
+            dims = spec.dims_of({name: each[0].shape for name, each in rows.items()}) if spec.dims else {}
+            claim = await self._gateway.claim(spec.name, count, deadline=deadline, dims=dims)
+            try:
+                for name, places in claim.rows.items():
+                    for place, row in zip(places, rows[name], strict=True):
+                        place[...] = row
+                found = await claim.send(deadline=deadline)
+            finally:
+                claim.release()
+        except LatebindError as error:
+            counts["failed"] += count
+            logger.debug("the shadow %s has not answered: %s", spec.name, error)
+            return
+        self._credit -= max(found.ran, default=0.0)
+        same = sum(alike(spec, answer, found, row) for row in range(count))
+        counts["same"] += same
+        counts["other"] += count - same
+
+
+def alike(spec: ModelSpec, one: Answer, other: Answer, row: int) -> bool:
+    """Return whether two answers to a row say the same: the same class where an output has scores, else equal values.
+
+    Outputs of floating point are scores or vectors: those count that are greatest at the same place. Those of whole
+    numbers, such as tokens, have to be equal.
+    """
+    for tensor in spec.outputs:
+        if tensor.name not in one.outputs or tensor.name not in other.outputs:
+            return False
+        a, b = (as_numbers(answer.outputs[tensor.name][row], tensor.dtype) for answer in (one, other))
+        if a.shape != b.shape:
+            return False
+        if np.issubdtype(a.dtype, np.floating) and a.size > 1:
+            if a.argmax() != b.argmax():
+                return False
+        elif not np.array_equal(a, b, equal_nan=bool(np.issubdtype(a.dtype, np.floating))):
+            return False
+    return True

@@ -13,13 +13,17 @@ import torch
 
 from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
 from latebind.domain.errors import NotFound
-from latebind.domain.split import Split
+from latebind.domain.split import Chooser, Split
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import Selection
 from latebind.server.frontend import Frontend
+from latebind.server.service import Service
+from tests.engine.started import ask
 from tests.forked import FORKS
+from tests.server.arithmetic import Arithmetic
+from tests.server.shelf import Shelf
 from tests.versions import QUERY, WIDTH, add_version, spoil
 
 FACTORS = {1: 2.0, 2: 3.0, 3: -1.0}  # what each version multiplies by; the third is greatest at another place
@@ -39,10 +43,13 @@ def shop(tmp_path: Path) -> Path:
 class Client:
     """Asks a server, and knows what it answered."""
 
-    def __init__(self, session: aiohttp.ClientSession, frontend: Frontend, engines: Engines) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, frontend: Frontend, engines: Engines, catalogue: Catalogue
+    ) -> None:
         self.session = session
         self.frontend = frontend
         self.engines = engines
+        self.catalogue = catalogue
 
     async def ask(self, path: str = "scale", key: str = "") -> str:
         """Return the version that answered, having seen that its answer is that version's."""
@@ -81,11 +88,12 @@ async def serving(shop: Path, split: str) -> AsyncIterator[Client]:
     selection = Selection(shop, splits=[Split.read(split)])
     engines = await Engines.start(EngineOrder((), EngineConfig(), PolicyConfig()), selection.first(), FORKS)
     config = FrontendConfig(port=0, grpc_port=0, manage=True, split_by=KEY, deadline=60.0)
+    catalogue = Catalogue(engines, selection)
     try:
-        async with Frontend(engines, config, catalogue=Catalogue(engines, selection)) as frontend:
+        async with Frontend(engines, config, catalogue=catalogue) as frontend:
             url, patience = f"http://127.0.0.1:{frontend.port}", aiohttp.ClientTimeout(total=60)
             async with aiohttp.ClientSession(url, timeout=patience) as session:
-                yield Client(session, frontend, engines)
+                yield Client(session, frontend, engines, catalogue)
     finally:
         await engines.close()
 
@@ -101,10 +109,11 @@ def test_versions_answer_by_their_shares_by_key_and_by_name(shop: Path) -> None:
             users = {f"user-{number}": await client.ask(key=f"user-{number}") for number in range(20)}
             assert set(users.values()) == {"1", "2"}
             for user, version in users.items():
-                assert await client.ask(key=user) == version
+                assert [await client.ask(key=user) for _ in range(3)] == [version] * 3
             assert [await client.ask("scale/versions/2") for _ in range(3)] == ["2"] * 3
             assert await client.ask("scale/versions/1") == "1"
             assert await client.ask("asking") == "1"
+            assert await client.catalogue.reload() == []  # there is a version 3, and the split says 1 and 2
             async with client.session.post("/v2/models/scale/versions/3/infer", json={"inputs": [ROW]}) as reply:
                 assert reply.status == 404
 
@@ -193,13 +202,33 @@ def test_a_hundred_changes_under_load_lose_no_call_and_keep_the_shares(shop: Pat
     run(test())
 
 
+def test_who_was_given_a_version_that_is_let_go_is_answered_by_the_main_one(shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, "scale=1:50,2:50") as client:
+            assert await ask(client.engines, "scale:2") == FACTORS[2]
+            assert (await client.load(split="1"))[0] == 200
+            assert await ask(client.engines, "scale:2") == FACTORS[1]
+            with pytest.raises(NotFound, match="other:2"):
+                await ask(client.engines, "other:2")
+
+    run(test())
+
+
+def test_where_a_version_is_not_available_the_main_one_answers() -> None:
+    gateway = Arithmetic()
+    shelf = Shelf(gateway)
+    shelf.splits["scalar"] = Chooser(Split.of("scalar", "1:50,2:50"))
+    service = Service(gateway, catalogue=shelf)
+    assert [service.chosen("scalar").name for _ in range(4)] == ["scalar"] * 4
+
+
 def test_a_promoted_version_is_the_model_and_stays_it(shop: Path) -> None:
     async def test() -> None:
         async with serving(shop, "scale=1:90,2:10") as client:
             assert (await client.load(split="2"))[0] == 200
             assert {await client.ask() for _ in range(5)} == {"2"}
             assert (await client.json("/v2/models/scale"))["versions"] == ["2"]
-            assert await client.frontend._service._catalogue.reload() == []  # type: ignore[union-attr]
+            assert await client.catalogue.reload() == []
             assert {await client.ask() for _ in range(5)} == {"2"}
             assert (await client.load(split="1"))[0] == 200
             assert await client.ask() == "1"
@@ -250,6 +279,20 @@ def test_a_model_that_is_not_there_is_told_at_the_start(shop: Path) -> None:
         Selection(shop, splits=[Split.read("scal=1")]).first()
     with pytest.raises(NotFound, match="no version '7'"):
         Selection(shop, splits=[Split.read("scale=1:50,7:50")]).first()
+
+
+def test_shadows_are_not_asked_for_more_than_runs_beside(shop: Path) -> None:
+    async def test() -> None:
+        async with serving(shop, "scale=1:100,2:shadow") as client:
+            await asyncio.gather(*[client.ask() for _ in range(50)])
+            rows: dict[tuple[str, ...], float] = {}
+            async with asyncio.timeout(60):
+                while sum(rows.values()) < 50:
+                    rows = await client.figures("latebind_shadow_rows_total")
+            assert rows['model="scale"', 'outcome="passed_over"', 'version="2"'] >= 40
+            assert rows['model="scale"', 'outcome="same"', 'version="2"'] >= 1
+
+    run(test())
 
 
 def test_shadows_are_asked_aside_and_compared(shop: Path) -> None:

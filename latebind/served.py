@@ -1,14 +1,14 @@
 """What serves models on one machine, alone or as a replica: an engine, what goes beside it, and their frontend."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 from latebind.adaptation.client import start_beside
 from latebind.domain.config import ServeConfig
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, LatebindError
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
@@ -19,15 +19,23 @@ from latebind.server.frontend import Frontend
 if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport
 
+NOTHING: Mapping[str, LatebindError | OSError] = {}
+
 
 @asynccontextmanager
 async def serving(
-    selection: Selection, first: Serving, settings: ServeConfig, forks: ForkServer, *, event_log: str | None = None
+    selection: Selection,
+    first: Serving,
+    settings: ServeConfig,
+    forks: ForkServer,
+    *,
+    wrong: Mapping[str, LatebindError | OSError] = NOTHING,
+    event_log: str | None = None,
 ) -> AsyncIterator[tuple[Engines, Catalogue, partial[Frontend]]]:
     """Serve what is selected while the block lasts; yields what makes its frontend too, which is not open yet.
 
-    `first` is what the selection has at the start. Raises what could not be loaded, and `ConfigError` for settings that
-    cannot be used.
+    `first` is what the selection has at the start, and `wrong` what is the matter with the rest. Raises what could not
+    be loaded, and `ConfigError` for settings that cannot be used.
     """
     order = EngineOrder(
         directories=(),  # which the generation adds
@@ -39,9 +47,12 @@ async def serving(
         log_format=settings.observability.log_format,
     )
     async with AsyncExitStack() as stack:
-        engines = await Engines.start(order, first, forks, settings.generations)
+        keep_going = settings.generations.keep_going
+        engines = await Engines.start(order, Serving() if keep_going else first, forks, settings.generations)
         stack.push_async_callback(engines.close)
         catalogue = Catalogue(engines, selection)
+        if keep_going:
+            await catalogue.begin(first, wrong)
         observer = await start_beside(engines, settings, forks)
         if observer is not None:
             stack.push_async_callback(observer.close)

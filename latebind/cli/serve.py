@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
@@ -16,16 +17,16 @@ from latebind.cli.console import in_order, reporting
 from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.compiled import is_compiled
 from latebind.domain.config import ServeConfig
-from latebind.domain.errors import ConfigError
+from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.engine.cores import fitted
 from latebind.forks.client import fork_server
 from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.program.metadata import read_texts
-from latebind.repository.listing import Selection
+from latebind.repository.listing import Selection, Serving
 from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
-from latebind.served import serving
+from latebind.served import NOTHING, serving
 from latebind.server.access import Security
 from latebind.server.limits import Limits, too_large_a_row
 from latebind.server.listening import check_addresses, families, raise_file_limit
@@ -79,7 +80,7 @@ def serve(
     * `latebind serve models --memory 500MB --evict lru --deadline-ms 10000`
     * `latebind serve models --adapt --sample 0.1`
     * `latebind serve models --host 0.0.0.0 --token-file token --tls-cert server.pem --tls-key server.key`
-    * `latebind serve models --watch 10 --manage`
+    * `latebind serve models --watch 10 --manage --keep-going`
     * `latebind serve models --split resnet=1:90,2:10 --manage`
     * `latebind serve s3://bucket/models --watch 60 --cache /var/cache/latebind`
     * `latebind serve models --log-format json --trace-rate 0.01 --otlp http://127.0.0.1:4318`
@@ -117,14 +118,15 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
     What is not `said` of the engine suits the cores of this machine.
     """
     security = Security.by(settings.server)  # what is wrong there is told before an engine is started
-    first = selection.first()
-    settings = fitted(settings, said, texts=read_texts(list(first.models.values())))
+    first, wrong = _readable(selection) if settings.generations.keep_going else (selection.first(), NOTHING)
+    texts = read_texts([path for name, path in first.models.items() if name not in wrong])
+    settings = fitted(settings, said, texts=texts)
     raise_file_limit(Limits().connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
         forks = stack.enter_context(fork_server())
         forks.warm()
         engines, catalogue, made = await stack.enter_async_context(
-            serving(selection, first, settings, forks, event_log=str(event_log) if event_log else None)
+            serving(selection, first, settings, forks, wrong=wrong, event_log=str(event_log) if event_log else None)
         )
         frontend = made(settings.server, security=security)
         async with frontend:
@@ -142,11 +144,24 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
                     logger.warning("%s: %s", spec.name, told)
             for told in selection.passed_over():
                 logger.warning("%s", told)
+            if missing := [entry["name"] for entry in catalogue.index() if entry["state"] == "UNAVAILABLE"]:
+                logger.warning("%d of the models and queries are not served: %s", len(missing), ", ".join(missing))
             say_where(settings, frontend.port, frontend.grpc_port, dashboard=settings.server.shows_dashboard)
             await asyncio.wait({asyncio.create_task(frontend.closed())})
         if frontend.hurried:
             await engines.close(0.0)
     return not frontend.hurried
+
+
+def _readable(selection: Selection) -> tuple[Serving, Mapping[str, LatebindError | OSError]]:
+    """Return all that is to be served and is intact, and by name what is wrong with the rest or cannot be read."""
+    first, wrong = selection.first_whole()
+    for name, path in first.models.items():
+        try:
+            read_texts([path])
+        except (RepositoryError, OSError) as error:
+            wrong[name] = error
+    return first, wrong
 
 
 def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:

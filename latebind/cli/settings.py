@@ -73,6 +73,7 @@ Models: from a URL, and new ones while it serves
   --split-by server.split_by: The header whose value decides which version answers, always the same for the same value.
     Default: requests take turns.
   --watch generations.watch (seconds): Seconds between looks for new models and versions. Default: look on SIGHUP only.
+  --keep-going generations.keep_going: Whether to serve the models that load where others do not. Default: no.
   --manage server.manage: Whether clients may have models loaded and unloaded. Default: no.
 Traces and logs
   --trace-rate observability.trace_rate (share): Share of calls to follow from admission to answer. Default 0: only

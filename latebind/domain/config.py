@@ -186,7 +186,10 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one engine follows another. One that is killed because it is late counts as a crash (`engine.driver`)."""
+    """How one engine follows another. One that is killed because it is late counts as a crash (`engine.driver`).
+
+    With `keep_going`, models that cannot be served do not keep others from being served at the start.
+    """
 
     crashes: int = 3
     within: float = 60.0
@@ -194,6 +197,7 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     patience: float = 10.0
     drain: float = 60.0
     watch: float = 0.0
+    keep_going: bool = False
 
     def __post_init__(self) -> None:
         _require("generations", self, "crashes", least=1, say="give 1 or more")
@@ -321,3 +325,7 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generations: GenerationsConfig = GenerationsConfig()
     repository: RepositoryConfig = RepositoryConfig()
     cluster: ClusterConfig = ClusterConfig()
+
+    def __post_init__(self) -> None:
+        if self.generations.keep_going and self.repository.split:
+            raise ConfigError("repository.split needs all of its versions: leave it or generations.keep_going out")

@@ -6,7 +6,7 @@ the index gives the reason.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -61,7 +61,21 @@ class Catalogue:
 
     def unavailable(self, name: str) -> str | None:
         """Return why a model that should be served is not; None for others."""
-        return self._engines.unavailable.get(name)
+        engines = self._engines
+        return engines.unavailable.get(name) or (None if name in engines.models else self._reasons.get(name))
+
+    async def begin(self, first: Serving, wrong: Mapping[str, LatebindError | OSError]) -> None:
+        """Serve all of `first` that is not `wrong` and that an engine can serve; `index` gives the reason for the rest.
+
+        Raises `RepositoryError` if there is nothing that can be served.
+        """
+        async with self._changing:
+            for name, error in wrong.items():
+                self._note(name, error)
+            await self._serve(self._left(first, wrong))
+        if not self._engines.serving.names:
+            whys = [f"{name}: {reason}" for name, reason in self._reasons.items()]
+            raise RepositoryError("; ".join(["there is no model that can be served", *whys]))
 
     async def load(self, name: str, version: str | None = None) -> None:
         """Serve the newest version of a model, or the given one, without interrupting calls.
@@ -161,16 +175,29 @@ class Catalogue:
             there = _fingerprints(self._engines.serving)
             gone = {name for name, seen in there.items() if seen is None and name not in names}
             found = await self._changed([name for name in names if name not in self._unloaded])
-            while gone or found.names:
-                try:
-                    await self._change(self._engines.serving.without(gone).with_(found), found.names)
-                    break
-                except _CannotServe as error:
-                    logger.error("%s", error)
-                    if not error.blamed:
-                        return []
-                    found = found.without(error.blamed)
-            return sorted({*gone, *found.names})
+            return await self._serve(found, gone)
+
+    async def _serve(self, found: Serving, gone: Collection[str] = ()) -> list[str]:
+        """Serve what was found new, save what no engine can serve, and no longer what has gone. Return what changed."""
+        while gone or found.names:
+            try:
+                await self._change(self._engines.serving.without(gone).with_(found), found.names)
+                break
+            except _CannotServe as error:
+                logger.error("%s", error)
+                if not error.blamed:
+                    return []
+                found = self._left(found, error.blamed)
+        return sorted({*gone, *found.names})
+
+    def _left(self, found: Serving, faulty: Collection[str]) -> Serving:
+        """Return what was found without what is faulty, and without queries that need it, of which that is noted."""
+        for query in found.needing(faulty):
+            if query not in faulty:
+                needed = ", ".join(model for model in found.queries[query].models if model in faulty)
+                self._note(query, RepositoryError(f"it needs {needed}, which cannot be served"))
+                self._refused[query] = found.fingerprint_of(query)  # it is tried again when one of these is
+        return found.without(faulty)
 
     def look(self) -> None:
         """Make `follow` read the repository now."""
@@ -245,7 +272,8 @@ class Catalogue:
         """Record the reason for the index, and log it unless it is the one already recorded."""
         reason = self._selection.explain(error)
         if self._reasons.get(name) != reason:
-            logger.error("%s stays as it is: %s", name, error)
+            what = "stays as it is" if name in self._engines.serving.names else "is not served"
+            logger.error("%s %s: %s", name, what, error)
         self._reasons[name] = reason
         return reason
 

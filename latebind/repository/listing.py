@@ -302,6 +302,21 @@ class Selection:
     def _served(self, model: str) -> tuple[str, ...]:
         return tuple(self.splits[model].served.values())
 
+    def first_whole(self) -> tuple[Serving, dict[str, LatebindError | OSError]]:
+        """Return what is intact of all that is to be served, without splits, and by name what is wrong with the rest.
+
+        Raises `NotFound` for what was asked for by a name that there is not.
+        """
+        found, wrong = Serving(), dict[str, LatebindError | OSError]()
+        for name in dict.fromkeys((*self._names, *Selection.names(self))):
+            try:
+                found = found.with_(self.find(name))
+            except NotFound:
+                raise
+            except (LatebindError, OSError) as error:
+                wrong[name] = error
+        return found, wrong
+
     def fresh(self, name: str, version: str | None = None) -> Serving:
         """Return what `find` returns; a remote repository is read again first."""
         return self.find(name, version)

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from latebind.domain.config import RepositoryConfig
-from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.split import Split
 from latebind.queries.file.definition import ENDING, model_names
 from latebind.repository.directory import (
@@ -267,8 +267,13 @@ class MirroredSelection(Selection):
 
     def first(self) -> Serving:
         """Return all that is to be served; if the store cannot be read, what was fetched before."""
-        self._refresh(needed=not (self.place.is_dir() and Repository(self.place).models()))
+        self._refresh_at_first()
         return super().first()
+
+    def first_whole(self) -> tuple[Serving, dict[str, LatebindError | OSError]]:
+        """Return what is intact of that, and by name what is wrong with the rest."""
+        self._refresh_at_first()
+        return super().first_whole()
 
     def names(self) -> tuple[str, ...]:
         """Return what is there now; raises `RepositoryError` if the store cannot be read."""
@@ -284,6 +289,9 @@ class MirroredSelection(Selection):
         """Return what `Selection` does, refreshed; if the store cannot be read, as it was fetched before."""
         self._refresh(needed=False)
         return super().versions_of(split)
+
+    def _refresh_at_first(self) -> None:
+        self._refresh(needed=not (self.place.is_dir() and Repository(self.place).models()))
 
     def _refresh(self, *, needed: bool) -> None:
         try:

@@ -1,11 +1,16 @@
 """`latebind serve` as a process: what signals do, and what is left when it ends."""
 
+import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from shutil import copytree
-from urllib.request import urlopen
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
@@ -19,8 +24,9 @@ from latebind.cli.settings import check_machine, known_keys
 from latebind.domain.config import EngineConfig, FrontendConfig, ServeConfig
 from latebind.domain.errors import ConfigError
 from latebind.engine.client import NAME
+from latebind.repository.directory import MANIFEST, MODEL, ModelDirectory
 from tests.building import on_one_core
-from tests.versions import WIDTH, add_version
+from tests.versions import QUERY, WIDTH, add_version, built, spoil
 
 pytestmark = pytest.mark.usefixtures("nobody_lends")
 PATIENCE = 60.0
@@ -73,6 +79,69 @@ def test_on_hang_up_the_server_looks_for_new_versions_and_serves_them(tmp_path: 
             assert time.monotonic() < until
             time.sleep(0.02)
         assert factor(server.url) == 3.0
+
+
+def index(url: str) -> dict[str, tuple[str, str]]:
+    """Return state and reason of everything in the repository's index."""
+    with urlopen(Request(f"{url}/v2/repository/index", b"{}"), timeout=PATIENCE) as reply:
+        return {entry["name"]: (entry["state"], entry["reason"]) for entry in json.load(reply)}
+
+
+@pytest.mark.slow
+def test_one_that_keeps_going_serves_the_good_models_says_what_is_wrong_with_others_and_takes_them_once_mended(
+    tmp_path: Path,
+) -> None:
+    torch.set_num_threads(1)
+    models, log = tmp_path / "models", tmp_path / "log"
+    add_version(models, "scale", 1, 2.0)
+    whole = {file.name: file.read_bytes() for file in add_version(models, "torn", 1, 3.0).iterdir()}
+    spoil(models / "torn" / "1")
+    ModelDirectory.create(models / "empty" / "1", {MODEL: b"{}"})
+    files = {name: data for name, data in built("hollow", 1, 4.0).items() if name != MANIFEST}
+    ModelDirectory.create(models / "hollow" / "1", files | {"graph.json": b"{}"})  # what only an engine finds
+    (models / "both.query.toml").write_text(QUERY.replace("scale", "torn"))
+    (models / "deep.query.toml").write_text(QUERY.replace("scale", "hollow"))
+    (models / "one.query.toml").write_text(QUERY)
+    with launched(models, "--keep-going", log=log) as server:
+        assert factor(server.url) == 2.0
+        assert is_ready(server.url)
+        found = index(server.url)
+        assert {name: state for name, (state, _) in found.items()} == {
+            "both": "UNAVAILABLE",
+            "deep": "UNAVAILABLE",
+            "empty": "UNAVAILABLE",
+            "hollow": "UNAVAILABLE",
+            "one": "READY",
+            "scale": "READY",
+            "torn": "UNAVAILABLE",
+        }
+        assert "differs from the manifest" in found["torn"][1]
+        assert str(tmp_path) not in str(found)
+        assert found["deep"][1] == "it needs hollow, which cannot be served"
+        assert "5 of the models and queries are not served: both, deep, empty, hollow, torn" in log.read_text()
+        with pytest.raises(HTTPError) as refused:
+            urlopen(f"{server.url}/v2/models/torn", timeout=PATIENCE)
+        assert refused.value.code == 503
+        assert "differs from the manifest" in refused.value.read().decode()
+        for name, data in whole.items():
+            (models / "torn" / "1" / name).write_bytes(data)
+        server.process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + PATIENCE
+        while index(server.url)["both"][0] != "READY":
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert index(server.url)["torn"] == ("READY", "")
+
+
+def test_nothing_that_can_be_served_is_told_also_where_the_server_would_keep_going(tmp_path: Path) -> None:
+    spoil(add_version(tmp_path, "torn", 1, 3.0))
+    for wanted, told in (("torn", "torn: .*differs from the manifest"), ("turn", "there is no model 'turn'")):
+        words = [sys.executable, "-m", "latebind", "serve", str(tmp_path), "--keep-going", "--port", "0"]
+        done = subprocess.run(
+            [*words, "--model", wanted], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert done.returncode == 2
+        assert re.search(told, " ".join(done.stderr.split())), done.stderr
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ PARTS = {
     "validate": "validate.command",
     "peers": "peers.command",
     "before": "before",
+    "shadow": "shadow",
     "lengths": "lengths.command",
     "lengths-costs": "lengths.command",
     "lengths-live": "lengths.beside",

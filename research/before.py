@@ -32,7 +32,7 @@ from research.evaluation import Found, Load, Output, Rounds, Seconds, Words, eva
 
 PATIENCE = 30.0  # seconds that a call without a deadline may take
 SETTLE = 1.0  # seconds of each server's first calls that do not count
-Calls = Sequence[tuple[str, Body]]
+Call = tuple[str, Body]
 
 
 def before(
@@ -133,10 +133,10 @@ class Session:
         ]
         return Found({title: table, "start-up (best of 3) and memory (PSS of all processes)": whole})
 
-    def calls(self, random: Random, allowed: float) -> Iterator[tuple[str, Body]]:
+    def calls(self, random: Random, allowed: float) -> Iterator[Call]:
         """Draw models and rows without end."""
         rows = {spec.name: self.rows or live.Rows.made_up(spec, Random(self.seed)) for spec in self.specs}
-        made: dict[tuple[str, int], tuple[str, Body]] = {}
+        made: dict[tuple[str, int], Call] = {}
         while True:
             spec = random.choice(self.specs)
             row = random.randrange(rows[spec.name].count)
@@ -146,36 +146,45 @@ class Session:
 
     async def in_a_loop(self, name: str, clients: int, seconds: float, random: Random) -> Block:
         """Let so many clients ask one call after another."""
-        there, ends, taken = Connections(self.servers[name].url), time.perf_counter() + seconds, list[float]()
-        calls = self.calls(random, PATIENCE)
-
-        async def one() -> None:
-            while time.perf_counter() < ends:
-                taken.append(await _call(there, *next(calls), time.perf_counter()))
-
-        begun = time.perf_counter()
-        await asyncio.gather(*(one() for _ in range(clients)))
-        there.close()
-        return _block(taken, time.perf_counter() - begun, inf)
+        return await in_a_loop(self.servers[name].url, clients, self.calls(random, PATIENCE), seconds)
 
     async def at_times(self, name: str, times: Sequence[float], allowed: float, random: Random) -> Block:
         """Send calls at these times, and wait for all answers."""
-        calls: Calls = list(islice(self.calls(random, allowed), len(times)))
-        there, begun = Connections(self.servers[name].url), time.perf_counter()
-
-        async def one(due: float, call: tuple[str, Body]) -> float:
-            await asyncio.sleep(max(0.0, begun + due - time.perf_counter()))
-            return await _call(there, *call, begun + due)
-
-        taken = await asyncio.gather(*(one(due, call) for due, call in zip(times, calls, strict=True)))
-        there.close()
-        return _block(taken, times[-1], allowed)
+        calls = list(islice(self.calls(random, allowed), len(times)))
+        return await at_times(self.servers[name].url, calls, times, allowed)
 
 
-async def _call(there: Connections, model: str, body: Body, due: float) -> float:
+async def in_a_loop(url: str, clients: int, calls: Iterator[Call], seconds: float) -> Block:
+    """Let so many clients ask a server one call after another for some seconds."""
+    there, ends, taken = Connections(url), time.perf_counter() + seconds, list[float]()
+
+    async def one() -> None:
+        while time.perf_counter() < ends:
+            taken.append(await _seconds_of(there, next(calls), time.perf_counter()))
+
+    begun = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(clients)))
+    there.close()
+    return _block(taken, time.perf_counter() - begun, inf)
+
+
+async def at_times(url: str, calls: Sequence[Call], times: Sequence[float], allowed: float) -> Block:
+    """Send calls to a server at these times, and wait for all answers."""
+    there, begun = Connections(url), time.perf_counter()
+
+    async def one(due: float, call: Call) -> float:
+        await asyncio.sleep(max(0.0, begun + due - time.perf_counter()))
+        return await _seconds_of(there, call, begun + due)
+
+    taken = await asyncio.gather(*(one(due, call) for due, call in zip(times, calls, strict=True)))
+    there.close()
+    return _block(taken, times[-1], allowed)
+
+
+async def _seconds_of(there: Connections, call: Call, due: float) -> float:
     """Send one call and return its seconds, infinite if it was not answered."""
     async with there.one() as connection:
-        reply = await connection.ask(written(there.host, model, body))
+        reply = await connection.ask(written(there.host, *call))
     return answered(reply, time.perf_counter() - due).seconds if reply.status == 200 else inf
 
 

@@ -54,9 +54,13 @@ class LoadedModel:
         return replace(self, program=self.program.twin(), lookups=lookups)
 
     def named(self, names: Mapping[str, str]) -> "LoadedModel":
-        """Return the model under the name that `names` has for its directory, if any."""
-        name = names.get(str(self.directory.path))
-        return self if name is None else replace(self, spec=replace(self.spec, name=name))
+        """Return the model under the name that `names` has for its directory, if any, and in its directory's version.
+
+        Versions of which one is a copy of another are told from each other by that.
+        """
+        path = self.directory.path
+        name = names.get(str(path))
+        return self if name is None else replace(self, spec=replace(self.spec, name=name, version=path.name))
 
 
 def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:

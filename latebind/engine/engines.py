@@ -22,7 +22,7 @@ from latebind.domain.config import GenerationsConfig
 from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec, is_floating
 from latebind.domain.picture import Picture
-from latebind.domain.split import BESIDE, public_name
+from latebind.domain.split import public_name
 from latebind.domain.tracing import Trace
 from latebind.engine.claims import Claim
 from latebind.engine.client import EngineClient
@@ -325,7 +325,7 @@ class Engines:
             order = replace(
                 self._order,
                 directories=tuple(map(str, serving.models.values())),
-                named={str(path): name for name, path in serving.models.items() if BESIDE in name},
+                named=serving.split_names(),
                 queries=tuple(str(query.path) for query in serving.queries.values()),
                 event_log=f"{log}.{self._number}" if log and self._number > 1 else log,
             )

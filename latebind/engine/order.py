@@ -25,8 +25,8 @@ FORGET = b"forget"  # a later line: reset the metrics, requests so far were tria
 class EngineOrder:
     """The first line to the engine: which model directories to serve, and how.
 
-    `queries` are files over these models. `named` are directories that are served by another name than their model's
-    own, because another version of it is served too.
+    `queries` are files over these models. `named` are the names by which directories are served of which one is another
+    version of the other's model.
     """
 
     directories: tuple[str, ...]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from latebind.domain.errors import LatebindError, NotFound, RepositoryError
-from latebind.domain.split import BESIDE, Split
+from latebind.domain.split import BESIDE, Split, public_name
 from latebind.domain.wording import instead
 from latebind.queries.file.definition import ENDING, model_names, query_name
 from latebind.queries.file.source import Source
@@ -208,6 +208,11 @@ class Serving:
     def names(self) -> tuple[str, ...]:
         """All models and queries."""
         return (*self.models, *self.queries)
+
+    def split_names(self) -> dict[str, str]:
+        """Return the names of models of which several versions are served, by directory."""
+        split = {public_name(name) for name in self.models if BESIDE in name}
+        return {str(path): name for name, path in self.models.items() if public_name(name) in split}
 
     def needing(self, models: Collection[str]) -> tuple[str, ...]:
         """Return the queries that need any of these models."""

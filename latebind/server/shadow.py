@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 MOST_SHARE: Final = 0.02
 """Of the time may shadows run. At half load a request that meets one waits for half of it in the mean."""
 SAVED: Final = 1.0  # seconds of running that a quiet time may save up for
+CALL_SECONDS: Final = 1e-3  # that a call takes of frontend and engine beside running, generously
 SECONDS: Final = 10.0  # that a shadow has to answer
 OUTCOMES: Final = ("same", "other", "failed", "passed_over")
 
@@ -99,7 +100,7 @@ class Shadows:
             counts["failed"] += count
             logger.debug("the shadow %s has not answered: %s", spec.name, error)
             return
-        self._credit -= max(found.ran, default=0.0)
+        self._credit -= CALL_SECONDS + max(found.ran, default=0.0)
         same = sum(alike(spec, answer, found, row) for row in range(count))
         counts["same"] += same
         counts["other"] += count - same

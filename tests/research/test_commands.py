@@ -35,6 +35,7 @@ TINY: dict[str, tuple[str, ...]] = {  # words of a command, then what its tables
     "residency --part table --part crowd --seeds 1 --processes 1 --pairing quantile --requests 40"
     " --share 0.6 --policy iam --policy late": ("against lru", "over lru"),
     "queries --requests 40 --load 0.5 --deadline-ms 80 --processes 1": ("points over static", "at load 0.5"),
+    "shadow {models} --model chain --rounds 1 --seconds 0.3": ("beside a shadow / alone", "passed_over"),
     "scheduler --policy lazy+ --policy waiting --events 200": ("boundary us", "decision of it us"),
 }
 

@@ -1,6 +1,7 @@
 """Several versions of a model at once, over HTTP and gRPC: shares, keys, shadows, and changes without a lost call."""
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -198,6 +199,19 @@ def test_a_hundred_changes_under_load_lose_no_call_and_keep_the_shares(shop: Pat
             await asyncio.gather(*clients)
             requests = await client.figures("latebind_requests_total")
             assert all(value == 0 for labels, value in requests.items() if 'outcome="answered"' not in labels)
+
+    run(test())
+
+
+def test_a_copy_of_a_version_is_told_from_it(shop: Path) -> None:
+    shutil.copytree(shop / "scale" / "1", shop / "scale" / "4")
+
+    async def test() -> None:
+        async with serving(shop, "scale=4:50,1:50") as client:
+            async with client.session.post("/v2/models/scale/versions/4/infer", json={"inputs": [ROW]}) as reply:
+                assert (await reply.json())["model_version"] == "4"
+            assert await client.ask("scale/versions/1") == "1"
+            assert (await client.json("/v2/models/scale"))["versions"] == ["1", "4"]
 
     run(test())
 

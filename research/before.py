@@ -20,7 +20,7 @@ from latebind.bench.server import launched, resident, tree
 from latebind.bench.statistics import ratio_of_means
 from latebind.child import Child
 from latebind.cli.bench.options import Data, Repository, ServeWords
-from latebind.cli.console import Row
+from latebind.cli.console import Row, reporting
 from latebind.cli.options import DataOption, Seed
 from latebind.cli.sources import load_rows
 from latebind.domain.model import ModelSpec
@@ -59,8 +59,9 @@ def before(
 
     Example: python -m research before ../latebind-1.0 models --clients 1 --clients 16 --load 0.8 --load 1.2
     """
-    specs = [read_spec_and_costs(ModelDirectory.open(path))[0] for path in find_models(repository, model)]
-    rows = None if data is None else live.Rows(load_rows(data, data_option)[0])
+    with reporting():
+        specs = [read_spec_and_costs(ModelDirectory.open(path))[0] for path in find_models(repository, model)]
+        rows = None if data is None else live.Rows(load_rows(data, data_option)[0])
     options = [*(word for spec in specs for word in ("--model", spec.name) if model), *(serve or ())]
     session = Session(checkout, repository, options, specs, rows, deadline, seconds, seed)
 

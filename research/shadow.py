@@ -21,7 +21,7 @@ from latebind.bench.rounds import Progress
 from latebind.bench.server import launched
 from latebind.bench.statistics import ratio_of_means
 from latebind.cli.bench.options import Data, Model, Repository, ServeWords
-from latebind.cli.console import Row
+from latebind.cli.console import Row, reporting
 from latebind.cli.options import DataOption, Seed
 from latebind.cli.sources import load_rows
 from latebind.program.metadata import read_spec_and_costs
@@ -57,10 +57,11 @@ def shadow(
 
     Example: python -m research shadow models --model resnet56 --rounds 20
     """
-    (path,) = find_models(repository, [model])
-    spec, _ = read_spec_and_costs(ModelDirectory.open(path))
-    rows = live.Rows.made_up(spec, Random(seed)) if data is None else live.Rows(load_rows(data, data_option)[0])
-    calls = [(model, encode(rows.given(row, spec), timeout=PATIENCE)) for row in range(min(rows.count, 500))]
+    with reporting():
+        (path,) = find_models(repository, [model])
+        spec, _ = read_spec_and_costs(ModelDirectory.open(path))
+        rows = live.Rows.made_up(spec, Random(seed)) if data is None else live.Rows(load_rows(data, data_option)[0])
+        calls = [(model, encode(rows.given(row, spec), timeout=PATIENCE)) for row in range(min(rows.count, 500))]
 
     def compare(tell: Progress) -> Found:
         with TemporaryDirectory() as folder:

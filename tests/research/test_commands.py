@@ -95,6 +95,8 @@ def test_every_evaluation_tells_settings_machine_and_tables_and_writes_them(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        ("shadow nowhere --model m", "nowhere is not a directory"),
+        ("before . nowhere", "nowhere is not a directory"),
         ("batching --network alexnet", "there is no network 'alexnet'"),
         ("batching --part everything", "there is no part 'everything': take some of loads, capacity"),
         ("elastic --network alexnet", "there is no network 'alexnet'"),

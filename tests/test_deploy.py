@@ -29,7 +29,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OF_OTHERS = OPTION.findall(
     "--build-arg --cap-drop --constraint --extra-index-url --from --from-file --from-literal --index-url --interval "
     "--no-cache-dir --no-install-recommends --now --read-only --security-opt --set --start-period --timeout "
-    "--tmpfs --yes"
+    "--tmpfs --unix-socket --yes"
 )
 
 

@@ -33,7 +33,7 @@ NAME = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)(?:\([^)]*\))?")
 QUERIES = ("models/traffic.query.toml", "models/classify.query.toml", "NAME.query.toml")
 THE_READERS_OWN = {"mymodels.py", "direct.py", *QUERIES}
 TOPS = ("latebind", "research", "tests", "examples", "docs", "deploy")
-OF_OTHERS = {"--build-arg", "--model-control-mode", "--request-count"}
+OF_OTHERS = {"--build-arg", "--unix-socket", "--model-control-mode", "--request-count"}
 
 
 @cache

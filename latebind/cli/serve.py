@@ -171,7 +171,9 @@ def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashbo
         host = f"[{host}]"
         logger.info("listening at %s over %s", host, " and ".join(families(settings.server.host)))
     url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}"
-    if dashboard:
+    if settings.server.unix:
+        url = f"unix:{settings.server.unix}"
+    if dashboard and not settings.server.unix:  # no browser opens that
         logger.info("look at it: %s/dashboard/", url)
     if grpc_port is not None:
         print(f"{GRPC_READY}{host}:{grpc_port}", flush=True)

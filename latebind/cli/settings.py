@@ -23,6 +23,7 @@ KEYS = """
 Where it listens, what it shows
   --host server.host: Address to listen on: 0.0.0.0 is all of IPv4, `::` all of IPv4 and IPv6. Default: 127.0.0.1.
   --port server.port: Port to listen on, 0 for any free one. Default: 8000.
+  --unix server.unix: Speak HTTP on a Unix socket at this path, in place of host and port.
   --grpc-port server.grpc_port: Port to speak gRPC on too, 0 for any free one. Needs latebind[grpc].
   --deadline-ms server.deadline (seconds): Deadline of requests that name none. Default: 1000.
   --show-exit server.show_exit: Whether answers say at which stage they left the network. Default: yes.
@@ -32,6 +33,8 @@ Who may call
   --token-file server.token_file: A file with the token that every call but health needs. Default: none.
   --admin-token-file server.admin_token_file: A file with the token for calls that change what is served or how.
   --allow-host server.allow_hosts: A name by which clients call this server; may be repeated.
+  --allow-origin server.allow_origins: A site, as https://app.example, whose pages may call this server (CORS); may be
+    repeated. Default: none.
   --tls-cert server.tls_cert: Speak TLS with this certificate (PEM, followed by its chain).
   --tls-key server.tls_key: The key of the certificate (PEM, no password).
   --tls-client-ca server.tls_client_ca: Answer only clients whose certificate this authority (PEM) signed.

@@ -75,6 +75,7 @@ def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
         "--event-log": (event_log, "each engine would write over it: serve on one machine to record one"),
         "--split": (bool(settings.repository.split), "replicas serve one version: split on one machine"),
         "--cores": (bool(settings.engine.cores), "all replicas would share them: give --replica-cpus instead"),
+        "--unix": (bool(settings.server.unix), "other machines do not reach it"),
         "--keep-going": (settings.generations.keep_going, "all replicas serve the same: name models with --model"),
         "--dashboard": (settings.server.dashboard is True, "a page shows one engine: /metrics tells of all replicas"),
     }

@@ -22,6 +22,7 @@ from latebind.domain.split import Split
 TIERS = ("page-cache", "disk")
 KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+ORIGIN = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
@@ -227,10 +228,14 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the server listens, and who may do what. `dashboard` None: only where no other machine can reach it."""
+    """Where the server listens, and who may do what. `dashboard` None: only where no other machine can reach it.
+
+    With `unix`, HTTP is spoken on a Unix socket at this path in place of `host` and `port`.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
+    unix: str = ""
     grpc_port: int | None = None
     deadline: float = 1.0
     show_exit: bool = True
@@ -239,6 +244,7 @@ class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_file: str = ""
     admin_token_file: str = ""
     allow_hosts: tuple[str, ...] = ()
+    allow_origins: tuple[str, ...] = ()
     tls_cert: str = ""
     tls_key: str = ""
     tls_client_ca: str = ""
@@ -259,6 +265,11 @@ class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in self.allow_hosts:
             if not HOST.fullmatch(name):
                 raise ConfigError(f"server.allow_hosts has {name!r}: give a name or address, with a port or without")
+        for origin in self.allow_origins:
+            if not ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"server.allow_origins has {origin!r}: give scheme and host of a site, as https://app.example"
+                )
 
     @property
     def shows_dashboard(self) -> bool:

@@ -4,6 +4,7 @@ Where gRPC is configured, the server of `rpc/server.py` opens and closes with it
 """
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from latebind.server.access import Security
 from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
-from latebind.server.listening import listen
+from latebind.server.listening import listen, listen_at, remove
 from latebind.server.rest.app import RestApp
 from latebind.server.rest.openapi import Route
 from latebind.server.rest.routes import ROUTES
@@ -98,9 +99,9 @@ class Frontend:
 
     @property
     def port(self) -> int:
-        """The port it listens on, once open."""
+        """The port it listens on, once open; 0 on a Unix socket."""
         assert self._socket is not None, "the frontend is not open"
-        port: int = self._socket.getsockname()[1]
+        port: int = 0 if self._config.unix else self._socket.getsockname()[1]
         return port
 
     @property
@@ -110,13 +111,16 @@ class Frontend:
 
     async def open(self) -> None:
         """Listen; when this returns, requests are answered. Raises `ConfigError` if the address is not available."""
-        self._socket = listen(self._config.host, self._config.port)
+        unix = self._config.unix
+        self._socket = listen_at(unix) if unix else listen(self._config.host, self._config.port)
+        self._inode = os.lstat(unix).st_ino if unix else 0
         be_prompt()
         try:
             if self._rpc is not None:
                 await self._rpc.open()
         except BaseException:
             self._socket.close()
+            self._remove()
             raise
         await self._app.open(self._socket)
 
@@ -148,10 +152,16 @@ class Frontend:
         await self._told.wait()
         assert self._closing is not None
         await self._closing
+        self._remove()
         if self._rpc is not None and not self.hurried:
             await self._rpc.closed()
         await self._service.close()
         be_usual()
+
+    def _remove(self) -> None:
+        """Leave no Unix socket behind."""
+        if self._config.unix:
+            remove(self._config.unix, self._inode)
 
     async def __aenter__(self) -> Self:
         await self.open()

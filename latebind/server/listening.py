@@ -2,8 +2,10 @@
 
 import errno
 import logging
+import os
 import resource
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
@@ -11,6 +13,8 @@ from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError
 
 BACKLOG = 2048  # connections that nobody has accepted yet
+OF_GROUP = 0o660  # who may connect to a Unix socket: the server's user and group
+LONGEST_PATH = 107  # bytes of the path of a Unix socket (unix(7))
 OTHERS = 256  # descriptors that are no connections: models, engines, logs
 TAKEN = "it is taken; name another port, or 0 for any that is free"
 WHY = {
@@ -44,6 +48,54 @@ def listen(host: str, port: int, key: str = "server") -> socket.socket:
         ) from None
 
 
+def listen_at(path: str) -> socket.socket:
+    """Return a Unix socket that listens at `path`, for this process's user and group.
+
+    A socket that is there and that nobody listens at, which a killed server leaves, is replaced. Raises `ConfigError`.
+    """
+    _check_path(path)
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        listening.bind(path)
+        os.chmod(path, OF_GROUP)  # nobody can connect before `listen`
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise ConfigError(f"server.unix: cannot listen at {path}: {error.strerror or error}") from None
+    return listening
+
+
+def _check_path(path: str) -> None:
+    """Raise `ConfigError` if no socket can be made there, or if there is one at which somebody listens."""
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise ConfigError(f"server.unix: {path} is too long for a socket: name one of {LONGEST_PATH} bytes at most")
+    with socket.socket(socket.AF_UNIX) as trial:
+        try:
+            if not stat.S_ISSOCK(os.lstat(path).st_mode):
+                raise ConfigError(f"server.unix: {path} is there and is no socket: name another path, or remove it")
+            trial.setblocking(False)
+            trial.connect(path)
+        except FileNotFoundError:
+            folder = os.path.dirname(os.path.abspath(path))
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise ConfigError(f"server.unix: no file can be made in {folder}: make that folder writable") from None
+        except ConnectionRefusedError:
+            pass  # nobody listens there any more
+        except OSError as error:  # of another kind, or full
+            raise ConfigError(f"server.unix: cannot listen at {path}: {error.strerror or error}") from None
+        else:
+            raise ConfigError(f"server.unix: another process listens at {path}: end it, or name another path")
+
+
+def remove(path: str, made: int) -> None:
+    """Remove a Unix socket, of the inode `made`, from its folder, unless another one is there by now."""
+    with suppress(FileNotFoundError):
+        if os.lstat(path).st_ino == made:
+            os.unlink(path)
+
+
 def waiting_at(listening: socket.socket) -> Iterator[socket.socket]:
     """Yield the connections that the kernel accepted and this process has not; none if the socket is closed."""
     if listening.fileno() < 0:
@@ -61,7 +113,10 @@ def check_addresses(config: FrontendConfig) -> None:
     The sockets are closed again, so until the frontend opens clients are refused and do not wait.
     """
     with ExitStack() as stack:
-        stack.enter_context(listen(config.host, config.port))
+        if config.unix:
+            _check_path(config.unix)
+        else:
+            stack.enter_context(listen(config.host, config.port))
         if config.grpc_port is not None:
             stack.enter_context(listen(config.host, config.grpc_port, "server.grpc_port"))
 

@@ -11,6 +11,8 @@ from time import monotonic, time
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+from msgspec import structs
+
 from latebind.domain.config import FrontendConfig, is_loopback
 from latebind.domain.errors import NotFound, UserError
 from latebind.repository.directory import NAME
@@ -19,7 +21,7 @@ from latebind.server.dashboard.dashboard import Dashboard
 from latebind.server.limits import Foreign, Limits, MethodNotAllowed
 from latebind.server.listening import BACKLOG, waiting_at
 from latebind.server.rest.infer import Context
-from latebind.server.rest.messages import OWN, Head, Headers, Reply, Verb, read_head
+from latebind.server.rest.messages import OWN, ClientGone, Errors, Head, Headers, Reply, Verb, read_head, reply_to
 from latebind.server.rest.openapi import Route
 from latebind.server.rest.protocol import HttpProtocol, Request, head_too_large
 from latebind.server.rest.routes import ROUTES
@@ -27,6 +29,9 @@ from latebind.server.service import Service
 from latebind.server.tls import LATE_SECONDS, TlsServer
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+# What pages of other sites may read of a reply beside its body.
+SHOWN = b"inference-header-content-length, retry-after, server-timing, x-request-id"
+KEPT_SECONDS = 600  # for which a browser need not ask again whether a page may call
 POLL_SECONDS = 0.05  # between two looks whether everything has ended
 OF_THIS_SITE = (b"same-origin", b"none")  # `same-site` is another port of this host, or another name of its domain
 SLASH = "'%2F' is not accepted in a path; send '/'"
@@ -39,16 +44,19 @@ class RequestFilter:
     A page on any site can make a browser call a server on loopback, and can read the answers once it points a host name
     of its own there (DNS rebinding). So on loopback the Host must be a loopback name, the address listened on or one of
     `allow_hosts`. If `allow_hosts` are given, this applies to other addresses too. On all addresses an Origin must be
-    the host that is called or one of `allow_hosts`; a call without one that may change something or use a model (no
-    `GET`) must not come from another site by what the browser says of it (`Sec-Fetch-Site`). Health checks are always
+    the host that is called or one of `allow_hosts`, or be one of `allow_origins`; a call without one that may change
+    something or use a model (no `GET`) must not come from another site by what the browser says of it
+    (`Sec-Fetch-Site`). Health checks are always
     let in.
     """
 
     def __init__(self, config: FrontendConfig) -> None:
-        self._any_host = not (is_loopback(config.host) or config.allow_hosts)
+        on_loopback = is_loopback(config.host) and not config.unix  # no page reaches a Unix socket, and proxies do
+        self._any_host = not (on_loopback or config.allow_hosts)
         address = f"[{config.host}]" if ":" in config.host else config.host
         self._names = _lower((*LOOPBACK_NAMES, address, *config.allow_hosts))
         self._origins = _lower(config.allow_hosts)
+        self._sites = _lower(config.allow_origins)
 
     def admit(self, access: Access, method: str, fields: Mapping[bytes, bytes]) -> None:
         """Return if a call of this kind may go on, else raise `Foreign`.
@@ -61,12 +69,18 @@ class RequestFilter:
         if host is not None and not self._any_host:
             self._check_host(host.lower())
         if origin is not None:
+            if self.is_allowed(origin):
+                return
             # The scheme may differ, because a proxy may add TLS.
             authority = origin.lower().partition(b"://")[2]
             if not authority or (authority != (host or b"").lower() and authority not in self._origins):
                 raise Foreign(FOREIGN_PAGE)
         elif method != "GET" and fields.get(b"sec-fetch-site", b"none").lower() not in OF_THIS_SITE:
             raise Foreign(FOREIGN_PAGE)
+
+    def is_allowed(self, origin: bytes) -> bool:
+        """Tell whether pages of this origin are of a site whose pages may call this server."""
+        return origin.lower() in self._sites
 
     def _check_host(self, host: bytes) -> None:
         name, _, port = host.rpartition(b":")
@@ -112,7 +126,9 @@ class RestApp:
         self._listening = listening
         self._chores = [loop.create_task(self._keep_date()), loop.create_task(self._sweep(limits.idle_seconds))]
         await asyncio.sleep(0)  # the first reply has a date
-        if self._tls is None:  # 71 us for a connection with one request, its client included; 109 by `TlsServer`
+        if self._tls is None and listening.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(self._made, sock=listening, backlog=BACKLOG)
+        elif self._tls is None:  # 71 us for a connection with one request, its client included; 109 by `TlsServer`
             self._server = await loop.create_server(self._made, sock=listening, backlog=BACKLOG)
         else:
             most, patience = limits.connections, limits.idle_seconds
@@ -198,6 +214,10 @@ class RestApp:
             verb = self._guarded(route)
         except UserError as error:
             verb = _refusing(error)
+        origin = fields.get(b"origin")
+        if origin is not None and self._filter.is_allowed(origin):
+            verb = self._preflight(path, fields) if asked == "OPTIONS" else verb
+            verb = _told_to(origin, verb, errors)
         length, encoding = fields.get(b"content-length"), fields.get(b"content-encoding", b"").strip().lower()
         return Head(
             asked,
@@ -213,6 +233,23 @@ class RestApp:
             head_only=method == b"HEAD",
             errors=errors,
         )
+
+    def _preflight(self, path: bytes, fields: Mapping[bytes, bytes]) -> Verb:
+        """Return the verb that answers a browser's question whether a page may call this path so (Fetch, 4.8)."""
+        method = fields.get(b"access-control-request-method", b"").decode("ascii", "replace")
+        try:
+            self._find(method, path)
+        except UserError as error:
+            return _refusing(error)
+        wanted = fields.get(b"access-control-request-headers", b"")
+        lines = b"access-control-allow-methods: %b\r\naccess-control-max-age: %d\r\n" % (method.encode(), KEPT_SECONDS)
+        if wanted:
+            lines += b"access-control-allow-headers: %b\r\n" % wanted
+
+        async def agree(context: Context, request: Request) -> Reply:
+            return Reply(lines=lines)
+
+        return agree
 
     def _guarded(self, route: Route) -> Verb:
         """Return the verb of a route, behind the check of the token if it needs one: that is done for each call."""
@@ -256,6 +293,25 @@ def _nobodys(names: Mapping[str, str | None]) -> str:
         if name is not None and not NAME.fullmatch(name):
             return SLASH if "%2f" in name.lower() else f"there is no {part} {name!r:.140}"
     return ""
+
+
+def _told_to(origin: bytes, verb: Verb, errors: Errors) -> Verb:
+    """Return a verb whose replies, of errors too, pages of this origin may read (Fetch, 3.2)."""
+    lines = b"access-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\nvary: Origin\r\n" % (
+        origin,
+        SHOWN,
+    )
+
+    async def told(context: Context, request: Request) -> Reply:
+        try:
+            reply = await verb(context, request)
+        except ClientGone:
+            raise
+        except Exception as error:  # as at the root of the request's task
+            reply = reply_to(error, errors)
+        return structs.replace(reply, lines=reply.lines + lines)
+
+    return told
 
 
 def _refusing(error: UserError) -> Verb:

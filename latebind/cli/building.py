@@ -31,7 +31,7 @@ from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.samples import Samples, check_task, doubt
-from latebind.learned.vectors import DECLARE, certify
+from latebind.learned.vectors import DECLARE, certify, rows_of, said
 from latebind.program.build import Settings, build_program
 from latebind.program.lengths import input_specs
 from latebind.program.measure import with_batch
@@ -222,7 +222,7 @@ def _folder(building: Building, threads: int | None) -> dict[str, object]:
     show_pairs(f"{title} version {made.version}", said)
     figures: dict[str, object] = {"program": said, "caches": None, "variants": None, "composition": None}
     if embeds and data.samples is not None:
-        shown = near.rows() if near is not None else [("precision", DECLARE if fidelity.cosine is None else FULL)]
+        shown = rows_of(near) if near is not None else [("precision", DECLARE if fidelity.cosine is None else FULL)]
         shown += [("warning", refused)] if refused else []
         show_pairs(f"vectors for fidelity {fidelity}", shown)
         return figures | {"vectors": shown}
@@ -275,8 +275,8 @@ def calibrate_model(
         if fidelity.cosine is not None or read_model(directory).about.task is Task.EMBED:
             _, near = certify(directory, held_out, fidelity, promise, threads=each)
             if near is not None and not near.kept:
-                raise ConfigError(f"{path}: {near.said}: nothing was changed; build it again, or ask for less")
-            shown = near.rows() if near is not None else [("precision", FULL)]
+                raise ConfigError(f"{path}: {said(near)}: nothing was changed; build it again, or ask for less")
+            shown = rows_of(near) if near is not None else [("precision", FULL)]
             show_pairs(f"vectors for fidelity {fidelity}", shown)
             save(json_file, shown)
             return

@@ -14,8 +14,7 @@ from latebind.batching.costs import Estimate
 from latebind.cli.console import Row, console, in_order, milliseconds, percent, reporting, save, show
 from latebind.cli.options import JsonFile
 from latebind.domain.errors import ConfigError, QueryError, RepositoryError
-from latebind.learned.metadata import StoredCaches, read_accuracies, read_accuracy, read_caches
-from latebind.learned.vectors import read_nearness
+from latebind.learned.metadata import StoredCaches, read_accuracies, read_accuracy, read_caches, read_nearness
 from latebind.preprocessing.settings import reads_as
 from latebind.program.metadata import profiled_sizes, read_model, read_profile
 from latebind.queries.file.definition import model_names, read_query
@@ -108,7 +107,7 @@ def _model(directory: ModelDirectory) -> Row:
 
 def _promised(directory: ModelDirectory, caches: StoredCaches | None) -> str:
     """Return what is promised of the answers of a model, "" where they are its network's own in full precision."""
-    if caches and caches.lookups:
+    if caches and (caches.lookups or caches.shows_network):
         return f"at least {caches.lower:.3f}"
     near = read_nearness(directory)
     return "" if near is None else f"at least {near.lower:.3f} within cosine {near.cosine:g}"

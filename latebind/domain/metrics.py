@@ -45,9 +45,10 @@ class ModelMetrics:
     """The figures of one model, including requests that are steps of queries; or of one query, with nodes as stages.
 
     `batches`, `runs` and `run_seconds` are by batch size. Requests that have started are `promised` a fidelity each,
-    where it follows the load. `tokens` and `first_token_seconds` are of models with a
-    decoder, each of whose runs writes one token of every request in it. The last three fields are of models whose rows
-    differ in length: those of answered requests, those of the rows of all runs, and what these were filled up to.
+    where it follows the load, or the network is in less than full precision. `tokens` and `first_token_seconds` are of
+    models with a decoder, each of whose runs writes one token of every request in it. The last three fields are of
+    models whose rows differ in length: those of answered requests, those of the rows of all runs, and what these were
+    filled up to.
     """
 
     left_at: list[int]  # for each stage
@@ -74,14 +75,15 @@ class ModelMetrics:
     def ran(self, action: Run, fidelities: Sequence[float]) -> None:
         """Count one stage run of a sub-batch; where it is the first stage, its size counts as a batch size.
 
-        `fidelities` are those of the levels of the model's operating curve.
+        `fidelities` are those of the levels of the model's operating curve, or that of all its answers, or none.
         """
         self.stage_runs += 1
         self.row_stages += len(action.requests)
         if action.stage == 0:
             size = str(len(action.requests))
             self.batches[size] = self.batches.get(size, 0) + 1
-            for level in action.levels:
+            levels = action.levels or (0,) * len(action.requests)
+            for level in levels if fidelities else ():
                 promised = f"{fidelities[level]:g}"
                 self.promised[promised] = self.promised.get(promised, 0) + 1
 
@@ -151,8 +153,10 @@ class Metrics:
             query.name: {node.name: StepMetrics(dict.fromkeys(node.models, 0)) for node in query.nodes}
             for query in config.queries
         }
-        levels = {served.spec.name: served.costs.levels for served in config.models}
-        self._fidelities = {name: [level.fidelity for level in found] for name, found in levels.items()}
+        self._fidelities: dict[str, list[float]] = {}
+        for served in config.models:
+            promised = served.costs.levels or (() if served.spec.promised is None else (served.spec.promised,))
+            self._fidelities[served.spec.name] = [one.fidelity for one in promised]
         self._packs = {served.spec.name for served in config.models if served.spec.packs}
         self._replan = {query.name for query in config.queries if query.planner.replan}
         self._running: dict[int, tuple[ModelMetrics, Run, float]] = {}  # by worker, and since when

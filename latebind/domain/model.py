@@ -162,6 +162,17 @@ NOTHING_KNOWN = About()
 
 
 @dataclass(frozen=True, slots=True)
+class Promised:
+    """What all answers of a model are promised: a share of them, `fidelity`, is as in full precision.
+
+    That is the class of largest value, or, with a `cosine`, a vector within that cosine of the full network's.
+    """
+
+    fidelity: float
+    cosine: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs:
     """What a model of a step takes. `sources` are the names of the tensors, in the order of its inputs.
 
@@ -212,6 +223,9 @@ class ModelSpec:
     `dims` are the named dimensions, whose sizes differ from row to row. Rows of different sizes share a batch where the
     model `pads`: what is filled up behind a row changes nothing of its answer. Where it `packs` too, most of what is
     filled up is not computed (`program.packing`), so that a batch takes what its rows have in all.
+
+    `promised` is of a network in less than full precision that no lookup answers for; None: its answers are its own in
+    full precision, or nothing was declared and shown. Where lookups answer, each request has a promise of its own.
     """
 
     name: str
@@ -228,6 +242,7 @@ class ModelSpec:
     packs: bool = False
     about: About = NOTHING_KNOWN
     reads: tuple[Read, ...] = ()
+    promised: Promised | None = None
 
     @property
     def public_name(self) -> str:

@@ -193,6 +193,8 @@ class Claim:
             if model.lookups:
                 row = first + self._slots[self._requests.index(told.request)]
                 fidelity = round(float(slots.promised[row]), FIDELITY_DIGITS)
+            elif model.promised is not None:
+                fidelity = model.promised.fidelity
             step = StepAnswer(spec.name, name, told.stage, told.first, told.second, fidelity)
             self._steps.setdefault(told.request, []).append(step)
 
@@ -231,6 +233,8 @@ class Claim:
         if len(slots.versions):
             caches = tuple([int(slots.versions[slot]) for slot in self._slots])
             promised = tuple([round(float(slots.promised[slot]), FIDELITY_DIGITS) for slot in self._slots])
+        elif spec.promised is not None:
+            promised = (spec.promised.fidelity,) * len(self._slots)
         assert self._answered is not None, "nobody waits"
         self._answered.set_result(Answer(outputs, left_at, waited, ran, ran_steps, spec, True, caches, promised))
 

@@ -17,7 +17,7 @@ from latebind.domain.query import StepRows, lay_out
 from latebind.domain.split import BESIDE
 from latebind.engine.cores import at_once
 from latebind.engine.slots import file_bytes
-from latebind.learned.lookup import NO_PROMISES, Lookup, Promises, load_lookups, promises
+from latebind.learned.lookup import NO_PROMISES, Lookup, Promises, load_lookups, promised_by_network, promises
 from latebind.learned.metadata import read_accuracies, read_caches, with_caches
 from latebind.preprocessing.settings import reads_as
 from latebind.program.device import HOST, find_device
@@ -88,11 +88,23 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
     if not program.costs_fit:
         program = profile_program(program)
     if not config.exits:
-        return LoadedModel(program.spec, program.costs, program, {}, directory)
+        return as_served(program, directory, {}, config)
     lookups = load_lookups(directory, backend=program.backend, threads=threads, device=device, streams=streams)
-    caches, floor = read_caches(directory), config.floor
-    served = with_caches(program.spec, program.costs, caches, floor=floor)
-    return LoadedModel(*served, program, lookups, directory, promises=promises(caches, floor))
+    return as_served(program, directory, lookups, config)
+
+
+def as_served(
+    program: Program, directory: ModelDirectory, lookups: Mapping[int, Lookup], config: EngineConfig
+) -> LoadedModel:
+    """Return a model with what its answers are promised: by its lookups where they answer, else by its network."""
+    spec, costs, promised = program.spec, program.costs, NO_PROMISES
+    if config.exits:
+        caches = read_caches(directory)
+        spec, costs = with_caches(spec, costs, caches, floor=config.floor)
+        promised = promises(caches, config.floor)
+    if not spec.lookups:
+        spec = replace(spec, promised=promised_by_network(directory, program.backend))
+    return LoadedModel(spec, costs, program, lookups, directory, promises=promised)
 
 
 OWN_NAMES: Mapping[str, str] = {}

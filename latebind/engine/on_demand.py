@@ -25,11 +25,10 @@ from latebind.domain.costs import Curve, Footprint, Grid
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine.cores import at_once
-from latebind.engine.crew import OWN_NAMES, LoadedModel, with_queries
+from latebind.engine.crew import OWN_NAMES, LoadedModel, as_served, with_queries
 from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
 from latebind.engine.worker import MOST_WAITING
-from latebind.learned.lookup import open_lookups, promises
-from latebind.learned.metadata import read_caches, with_caches
+from latebind.learned.lookup import open_lookups
 from latebind.program.backends import StageFunction
 from latebind.program.device import HOST
 from latebind.program.lengths import resized
@@ -75,12 +74,9 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
     program, stages = open_program(directory, threads=threads, backend=config.backend, streams=streams, cached=cached)
     if not config.exits:
         stages, program = stages[1:] if program.entry else stages, program.without_entry()
-        return Opened(LoadedModel(program.spec, program.costs, program, {}, directory), stages)
+        return Opened(as_served(program, directory, {}, config), stages)
     lookups, caches = open_lookups(directory, backend=program.backend, threads=threads, streams=streams, cached=cached)
-    stored, floor = read_caches(directory), config.floor
-    served = with_caches(program.spec, program.costs, stored, floor=floor)
-    model = LoadedModel(*served, program, lookups, directory, promises=promises(stored, floor))
-    return Opened(model, (*stages, *caches.values()), tuple(caches))
+    return Opened(as_served(program, directory, lookups, config), (*stages, *caches.values()), tuple(caches))
 
 
 def open_crew(

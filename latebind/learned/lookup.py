@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
+from latebind.domain.model import Promised
 from latebind.learned.head import Floats, Head, HeadFunction
-from latebind.learned.metadata import SpareLookup, StoredCaches, StoredLookup, levels_down_to, read_caches
+from latebind.learned.metadata import (
+    SpareLookup,
+    StoredCaches,
+    StoredLookup,
+    levels_down_to,
+    read_caches,
+    read_nearness,
+)
 from latebind.learned.reading import Reading, Shape, reading
 from latebind.learned.stored import LookupFiles, read_lookup
-from latebind.program.backends import StageFunction, compile_graph, twin
+from latebind.program.backends import BACKENDS, StageFunction, compile_graph, twin
 from latebind.program.device import HOST
 from latebind.program.metadata import read_model
 from latebind.program.pieces import EvictableStage, Piece
@@ -60,6 +68,23 @@ def promises(caches: StoredCaches | None, floor: float) -> Promises:
     if not levels:
         return Promises((caches.target,))
     return Promises(tuple(one.target for one in levels), tuple(one.thresholds for one in levels))
+
+
+def promised_by_network(directory: ModelDirectory, backend: str) -> Promised | None:
+    """Return what is promised of the network's own answers on this backend.
+
+    None where it computes in full precision, or nothing was shown of this backend. Raises `RepositoryError`.
+    """
+    if BACKENDS[backend].exact or backend != read_model(directory).backend:
+        return None
+    near, caches = read_nearness(directory), read_caches(directory)
+    if near is not None:
+        return Promised(near.target, near.cosine)
+    if caches is None:
+        return None
+    if caches.lookups:
+        return Promised(caches.whole)
+    return Promised(caches.target) if caches.shows_network else None
 
 
 class LookupFunction:

@@ -1,7 +1,7 @@
 """What a model directory says of its learned caches, `caches/caches.json`, and how often its network is right.
 
 Read without torch. `accuracy.json` is what queries choose among models by: a directory without the file is of a model
-that was built without labels.
+that was built without labels. `nearness.json` is what `vectors.certify` found of an embedding in fewer bits.
 """
 
 import math
@@ -17,6 +17,7 @@ from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
 FORMAT = 4
 LIST = f"{CACHES}/caches.json"
 ACCURACY = "accuracy.json"
+NEARNESS = "nearness.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,11 @@ class StoredCaches:
     answers: int | None = None
     levels: tuple[StoredLevel, ...] = ()
     whole: float = 1.0
+
+    @property
+    def shows_network(self) -> bool:
+        """Whether the promise is of a network in less than full precision, without lookups; it is shown by samples."""
+        return not self.lookups and self.lower < 1.0
 
     @property
     def every(self) -> tuple[SpareLookup, ...]:
@@ -243,3 +249,42 @@ def read_accuracies(directories: Iterable[ModelDirectory]) -> dict[str, float]:
     """Return the accuracies that are known, by the name of the model."""
     found = {read_model(directory).name: read_accuracy(directory) for directory in directories}
     return {name: accuracy.share for name, accuracy in found.items() if accuracy is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Nearness:
+    """How near the vectors of a model are to those in full precision, on held-out `samples`.
+
+    The share `within` the `cosine` was asked to be `target`; it is at least `lower` with `confidence`, of the next
+    `answers` (None: of all that there could be). `mean` and `least` are of the cosines. `recall` is the share of the
+    ten nearest neighbours of a sample among the others that are the same by both networks. Seconds are at batch 1.
+    """
+
+    cosine: float
+    target: float
+    within: float
+    lower: float
+    confidence: float
+    answers: int | None
+    samples: int
+    mean: float
+    least: float
+    recall: float
+    seconds: float
+    seconds_full: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the samples show what was asked for."""
+        return self.lower >= self.target
+
+
+def read_nearness(directory: ModelDirectory) -> Nearness | None:
+    """Return what `certify` wrote, None where nothing was certified; raises `RepositoryError`."""
+    if NEARNESS not in directory.files:
+        return None
+    found = directory.read_json(NEARNESS, Nearness)
+    shares = (found.cosine, found.target, found.within, found.lower, found.confidence, found.recall)
+    if not all(0.0 <= share <= 1.0 for share in shares) or found.samples < 1:
+        raise RepositoryError(f"{directory.path / NEARNESS} has figures that nobody can have measured: build it again")
+    return found

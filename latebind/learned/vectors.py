@@ -6,7 +6,6 @@ cheaper is the whole network in fewer bits, and nobody but the user knows how fa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import fmean, median
 
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.learned.activations import BATCH, batches
+from latebind.learned.metadata import NEARNESS, Nearness
 from latebind.learned.promise import OF_VECTORS, Fidelity, Promise, over
 from latebind.learned.samples import NO_SAMPLES, Samples, check_answers
 from latebind.program.backends import BACKENDS, exact_backends, run_chain
@@ -28,7 +28,6 @@ from latebind.program.padding import filled_up
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory, json_bytes
 
-NEARNESS = "nearness.json"
 NEAREST = 10  # neighbours that retrieval returns
 MOST_TEXTS = 2_000  # among which neighbours are sought
 ROUNDS = 9  # of both networks on one row
@@ -37,60 +36,6 @@ DECLARE = (
     f"nobody but you knows how far its vectors may move: declare it (--fidelity {OF_VECTORS}: 97 % of them within a "
     "cosine of 0.99 of the full network's), and it is computed in fewer bits where data shows it and it is quicker"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Nearness:
-    """How near the vectors of a model are to those in full precision, on held-out `samples`.
-
-    The share `within` the `cosine` was asked to be `target`; it is at least `lower` with `confidence`, of the next
-    `answers` (None: of all that there could be). `mean` and `least` are of the cosines. `recall` is the share of the
-    `NEAREST` neighbours of a sample among the others that are the same by both networks. Seconds are at batch 1.
-    """
-
-    cosine: float
-    target: float
-    within: float
-    lower: float
-    confidence: float
-    answers: int | None
-    samples: int
-    mean: float
-    least: float
-    recall: float
-    seconds: float
-    seconds_full: float
-
-    @property
-    def kept(self) -> bool:
-        """Whether the samples show what was asked for."""
-        return self.lower >= self.target
-
-    @property
-    def said(self) -> str:
-        """The share that was shown, in words."""
-        return (
-            f"{self.within:.4f} of {self.samples} held-out samples within a cosine of {self.cosine:g} of the full "
-            f"network's vector, with {self.confidence:.0%} confidence at least {self.lower:.4f}{over(self.answers)} "
-            f"(target {self.target:g})"
-        )
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Return label and text of each line of the report."""
-        return [
-            ("fidelity", self.said),
-            ("cosines", f"{self.mean:.5f} in the mean, {self.least:.4f} at the least"),
-            (
-                f"recall@{NEAREST}",
-                f"{self.recall:.4f}: of a sample's {NEAREST} nearest among {min(self.samples, MOST_TEXTS)}, this share "
-                "is among those by the full network",
-            ),
-            (
-                "latency",
-                f"{self.seconds * 1e3:.2f} ms instead of {self.seconds_full * 1e3:.2f} ms at batch 1, "
-                f"{self.seconds_full / self.seconds:.2f} times less",
-            ),
-        ]
 
 
 def check_vectors(spec: ModelSpec) -> None:
@@ -140,15 +85,31 @@ def certify(
     return (directory.write_files({NEARNESS: json_bytes(found)}) if found.kept else directory), found
 
 
-def read_nearness(directory: ModelDirectory) -> Nearness | None:
-    """Return what `certify` wrote, None where nothing was certified; raises `RepositoryError`."""
-    if NEARNESS not in directory.files:
-        return None
-    found = directory.read_json(NEARNESS, Nearness)
-    shares = (found.cosine, found.target, found.within, found.lower, found.confidence, found.recall)
-    if not all(0.0 <= share <= 1.0 for share in shares) or found.samples < 1:
-        raise RepositoryError(f"{directory.path / NEARNESS} has figures that nobody can have measured: build it again")
-    return found
+def said(near: Nearness) -> str:
+    """Return the share that was shown, in words."""
+    return (
+        f"{near.within:.4f} of {near.samples} held-out samples within a cosine of {near.cosine:g} of the full "
+        f"network's vector, with {near.confidence:.0%} confidence at least {near.lower:.4f}{over(near.answers)} "
+        f"(target {near.target:g})"
+    )
+
+
+def rows_of(near: Nearness) -> list[tuple[str, str]]:
+    """Return label and text of each line of the report."""
+    return [
+        ("fidelity", said(near)),
+        ("cosines", f"{near.mean:.5f} in the mean, {near.least:.4f} at the least"),
+        (
+            f"recall@{NEAREST}",
+            f"{near.recall:.4f}: of a sample's {NEAREST} nearest among {min(near.samples, MOST_TEXTS)}, this share "
+            "is among those by the full network",
+        ),
+        (
+            "latency",
+            f"{near.seconds * 1e3:.2f} ms instead of {near.seconds_full * 1e3:.2f} ms at batch 1, "
+            f"{near.seconds_full / near.seconds:.2f} times less",
+        ),
+    ]
 
 
 def vectors_of(program: Program, samples: Samples) -> Tensor:

@@ -99,6 +99,9 @@ def steps_as_parameters(rows: Sequence[Sequence[StepAnswer]], models: Mapping[st
             }
             if step.fidelity is not None:
                 told[-1][f"{step.step}.fidelity"] = step.fidelity
+            about = models[step.model].promised
+            if about is not None and about.cosine is not None:
+                told[-1][f"{step.step}.cosine"] = about.cosine
     if len(told) == 1:
         return told[0]
     return {key: [row.get(key) for row in told] for key in dict.fromkeys(key for row in told for key in row)}

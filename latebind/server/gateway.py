@@ -34,7 +34,7 @@ class StepAnswer:
     """The result of one step of a query: `model` answered it and its request left the network at stage `left_at`.
 
     `budget` is how many seconds the step was planned to take, `spent` how many it took. `fidelity` is what its answer
-    is promised, of a model with learned caches.
+    is promised; None of a network in full precision.
     """
 
     step: str
@@ -54,8 +54,8 @@ class Answer(msgspec.Struct, frozen=True):
     model. `spec` is the version that answered; None: the one that was asked. Of an answer that comes in pieces
     (`Claim.stream`), all but the last are not `complete`; each has the tokens that the one before it did not have.
     `caches` is the version of the learned caches that the engine used for each row, as a number
-    (`adaptation.controller.number_of`), and `promised` the fidelity that each answer was given with; both are empty
-    without learned caches.
+    (`adaptation.controller.number_of`), which is empty without learned caches, and `promised` the fidelity that each
+    answer was given with, which is empty of a network in full precision.
     """
 
     outputs: dict[str, Array]
@@ -91,13 +91,13 @@ class ModelMetrics(TypedDict):
 
     `requests` counts those that have ended, by outcome; `left_at` answered ones by the stage at which they left;
     `batches` those by their size at the start, and `promised` by the fidelity that they are promised, where that
-    follows the load. `runs` and `run_seconds` are number and time of stage runs by how many
-    requests were in them. `latency_seconds` and `queue_seconds` are of answered requests, `failed_seconds` is the time
-    of all others from arrival to end, `slack_seconds` what was estimated on arrival. Of a sequence model, `tokens`
-    counts those written and `first_token_seconds` is from arrival to the first. Of a model whose rows differ in length,
-    `lengths` sums those of answered requests, `run_lengths` those of the rows in all runs of stages, `padded_lengths`
-    what they were filled up to. `last` is when the last request was
-    answered, on the clock of `Snapshot.now`.
+    follows the load, or the network is in less than full precision. `runs` and `run_seconds` are number and time of
+    stage runs by how many requests were in them. `latency_seconds` and `queue_seconds` are of answered requests,
+    `failed_seconds` is the time of all others from arrival to end, `slack_seconds` what was estimated on arrival. Of a
+    sequence model, `tokens` counts those written and `first_token_seconds` is from arrival to the first. Of a model
+    whose rows differ in length, `lengths` sums those of answered requests, `run_lengths` those of the rows in all runs
+    of stages, `padded_lengths` what they were filled up to. `last` is when the last request was answered, on the clock
+    of `Snapshot.now`.
     """
 
     requests: dict[str, int]

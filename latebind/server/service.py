@@ -465,7 +465,7 @@ class Service:
         self._preparing.close()
 
     def reply_parameters(self, spec: ModelSpec, answer: Answer) -> dict[str, object]:
-        """Return the parameters of a reply: where each row left or, for a query, which steps ran.
+        """Return the parameters of a reply: where each row left and its promise or, for a query, which steps ran.
 
         Empty where the operator hides this (`show_exit`).
         """
@@ -478,6 +478,8 @@ class Service:
         told: dict[str, object] = {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
         if promised:
             told["fidelity"] = promised[0] if len(promised) == 1 else promised
+        if spec.promised is not None and spec.promised.cosine is not None:
+            told["cosine"] = spec.promised.cosine
         return told
 
     def milliseconds(self, answer: Answer) -> tuple[float, float]:

@@ -17,15 +17,14 @@ from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.sizes import Dim
 from latebind.folders.build import build_near, data_of, read_folder
 from latebind.hosting import build_folder_once
+from latebind.learned.metadata import NEARNESS, Nearness, read_nearness
 from latebind.learned.promise import Fidelity, Promise
 from latebind.learned.samples import Samples
 from latebind.learned.vectors import (
-    NEARNESS,
-    Nearness,
     certify,
     cosines_of,
-    read_nearness,
     recall,
+    rows_of,
     vectors_of,
     vectors_together,
 )
@@ -99,7 +98,7 @@ def test_what_held_out_rows_show_of_eight_bits_is_written_and_counted_rightly(tm
     assert found.lower == PROMISE.lower_bound(int((cosines < 0.99).sum()), len(ROWS)) >= 0.97
     assert found.recall == pytest.approx(recall(own, full), abs=0.01)
     assert read_nearness(ModelDirectory.open(after.path)) == found
-    assert "at least" in dict(found.rows())["fidelity"]
+    assert "at least" in dict(rows_of(found))["fidelity"]
 
 
 class Leaky(nn.Module):

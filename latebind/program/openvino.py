@@ -52,6 +52,7 @@ ATTENTION = "aten.scaled_dot_product_attention.default"
 SHARED_FROM = 1 << 20  # bytes of weights from which twins that run at the same time may share them: `_options`
 GROUP = 64  # numbers that are rounded together; with 32, MiniLM takes 1.06 to 1.2 times as long, with 128 0.91 to 0.97
 LARGEST, TINIEST = 127, np.float32(1e-30)  # of a weight in eight bits, and of a scale
+USUAL = 3  # deviations from the mean that numbers behind a layer norm seldom exceed
 
 
 class OpenVino(Backend):
@@ -366,7 +367,8 @@ def multiplies_bytes() -> bool:
 def _in_eight_bits(model: Foreign) -> Foreign:
     """Change a model to have the weights of its linear layers in eight bits, and return it.
 
-    A layer has a scale for each output. Those that read fewer numbers than `GROUP` stay: OpenVINO does not round these.
+    A layer has a scale for each output and each `GROUP` numbers that it reads; one for each output where these do not
+    come out even. Layers that read fewer numbers than `GROUP` stay: OpenVINO does not round these.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() != "MatMul":
@@ -377,11 +379,57 @@ def _in_eight_bits(model: Foreign) -> Foreign:
         numbers, axis = weight.get_data(), 1 if node.get_attributes()["transpose_b"] else 0
         if numbers.dtype != np.float32 or numbers.shape[axis] < GROUP:
             continue
+        sizes = _sizes_behind_norm(node.input_value(0))
+        if sizes is not None and len(sizes) == numbers.shape[axis]:
+            evens = np.sqrt(_none_tiny(sizes) / _none_tiny(np.abs(numbers).max(1 - axis)))
+            evens /= np.median(evens)
+            node.input(0).replace_source_output(ops.multiply(node.input_value(0), ops.constant(1 / evens)).output(0))
+            numbers = numbers * (evens if axis else evens[:, None])
+        shape = numbers.shape
+        if axis and not shape[1] % GROUP:
+            numbers, axis = numbers.reshape(len(numbers), -1, GROUP), 2
         scales = np.maximum(np.abs(numbers).max(axis, keepdims=True) / LARGEST, TINIEST)
         small = ops.constant(np.rint(numbers / scales).astype(np.int8))
         wide = ops.multiply(ops.convert(small, "f32"), ops.constant(scales))
+        if axis == 2:
+            wide = ops.reshape(wide, ops.constant(np.array(shape)), special_zero=False)
         node.input(1).replace_source_output(wide.output(0))
     return model
+
+
+def _sizes_behind_norm(value: Foreign) -> Array | None:
+    """Return about how large each number of a layer norm's output becomes, `(D,) float32`; None for any other value.
+
+    A few of them are far larger than all others in most Transformers, and what is rounded together with one is rounded
+    coarsely. So each is divided by a root that its weights are multiplied by (SmoothQuant, Xiao et al. 2023, equation 4
+    with one half): both lose alike. Sizes follow from the norm, so that no rows are needed to find them.
+    """
+    moved = value.get_node()
+    while moved.get_type_name() in {"Reshape", "Gather"}:
+        moved = moved.input_value(0).get_node()
+    scaled, shift = _and_constant(moved, "Add")
+    norm, scale = _and_constant(scaled, "Multiply")
+    if norm is None or norm.get_type_name() != "MVN":
+        return None
+    found: Array = np.abs(shift) + USUAL * np.abs(scale)
+    return found
+
+
+def _none_tiny(sizes: Array) -> Array:
+    """Return sizes that may be divided by, none of them far below the others."""
+    found: Array = np.maximum(sizes, max(sizes.max() * 1e-4, TINIEST))
+    return found
+
+
+def _and_constant(node: Foreign, kind: str) -> tuple[Foreign, Array]:
+    """Return what a node of this kind reads beside a flat constant, and that; None for any other node."""
+    for place, number in enumerate(node.input_values() if node is not None and node.get_type_name() == kind else ()):
+        one = number.get_node()
+        if one.get_type_name() == "Convert":  # to the type that it has
+            one = one.input_value(0).get_node()
+        if one.get_type_name() == "Constant" and one.get_data().dtype == np.float32:
+            return node.input_value(1 - place).get_node(), one.get_data().reshape(-1)
+    return None, np.empty(0)
 
 
 def _with_masked_rows(graph: Graph) -> Graph:

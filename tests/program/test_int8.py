@@ -13,6 +13,7 @@ from latebind.program.backends import BACKENDS, compile_graph, exact_backends, r
 from latebind.program.build import build_program
 from latebind.program.export import Exported, export, run_module
 from latebind.program.load import load_program
+from latebind.program.openvino import GROUP
 from latebind.program.padding import filled_up
 from latebind.program.verify import relative_error
 
@@ -49,6 +50,14 @@ class Encoder(nn.Module):
             x = self.norms[2 * number + 1](x + self.down[number](nn.functional.gelu(self.up[number](x))))
         shares = kept[:, :, None].float()
         return self.classes((x * shares).sum(1) / shares.sum(1).clamp(min=1.0))  # type: ignore[no-any-return]
+
+
+class Apart(nn.Module):
+    """Its input as it is, by an operation that is no layer norm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map any tensor to itself."""
+        return x.clamp(max=1e30)
 
 
 def texts(rows: int, length: int) -> tuple[Tensor, Tensor]:
@@ -114,9 +123,38 @@ def test_where_no_bytes_are_multiplied_the_weights_alone_are_rounded(monkeypatch
     monkeypatch.setattr(openvino, "multiplies_bytes", lambda: False)
     stage = compile_graph(*export(module, (rows,)), backend=INT8, threads=1)
     with torch.inference_mode():
-        scales = module.weight.abs().amax(dim=1, keepdim=True) / 127
-        expected = nn.functional.linear(rows, (module.weight / scales).round() * scales, module.bias)
+        weights = module.weight.view(40, WIDTH // GROUP, GROUP)
+        scales = weights.abs().amax(dim=2, keepdim=True) / 127
+        expected = nn.functional.linear(rows, ((weights / scales).round() * scales).view(40, WIDTH), module.bias)
     assert relative_error(stage(rows), (expected,)) < 1e-5
+
+
+def test_large_numbers_behind_a_norm_do_not_make_those_beside_them_coarse() -> None:
+    torch.manual_seed(0)
+    norm, layer = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 40)
+    with torch.no_grad():
+        norm.weight[::GROUP] = 40.0
+        layer.weight[:, ::GROUP] /= 40.0
+        layer.bias.zero_()
+    rows = (torch.randn(64, WIDTH),)
+    errors = []
+    for even in (True, False):
+        body = nn.Sequential(norm, *([] if even else [nn.Identity(), Apart()]), layer).eval()
+        stage = compile_graph(*export(body, rows), backend=INT8, threads=1)
+        found, expected = stage(*rows)[0], run_module(body, rows)[0]
+        errors.append(float((found - expected).norm() / expected.norm()))
+    assert errors[0] < 0.5 * errors[1]
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0])
+def test_a_norm_that_gives_nothing_and_inputs_that_count_for_nothing_do_no_harm(size: float) -> None:
+    torch.manual_seed(0)
+    module, rows = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 40)).eval(), (torch.randn(3, WIDTH),)
+    with torch.no_grad():
+        module[0].weight.mul_(size)
+        module[1].weight[:, : WIDTH - 8] = 0.0
+    stage = compile_graph(*export(module, rows), backend=INT8, threads=1)
+    assert relative_error(stage(*rows), run_module(module, rows)) < 0.03
 
 
 def test_outputs_whose_weights_are_all_zero_stay_zero() -> None:

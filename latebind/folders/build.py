@@ -30,7 +30,8 @@ from latebind.preprocessing.preprocessor import CUT, Preprocessor
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, Stored
 from latebind.program.backends import BACKENDS
 from latebind.program.build import BuildReport, build_program
-from latebind.program.export import dtype_name, runner
+from latebind.program.export import runner
+from latebind.program.exported import dtype_name
 from latebind.program.lengths import input_specs
 from latebind.program.load import load_program
 from latebind.program.measure import with_batch

@@ -116,8 +116,11 @@ class Scheduler:
             for model in self._lanes
         }
 
-    def outlooks(self, models: Iterable[str], *, loaded: bool = False) -> dict[str, Outlook]:
-        """Return what requests of `models` that arrive now can expect, loads included unless `loaded`."""
+    def outlooks(self, models: Iterable[str], now: float, *, loaded: bool = False) -> dict[str, Outlook]:
+        """Return what requests of `models` that arrive at `now` can expect, loads included unless `loaded`.
+
+        That is by model, and by level of its operating curve (`level_name`).
+        """
         wait, residency = 0.0, None if loaded else self._residency
         if self._running() == self._at_once:  # behind all that wait; what has started runs to the end of the network
             rests = [
@@ -127,7 +130,15 @@ class Scheduler:
             ]
             wait = (self._models.backlog.seconds + sum(rests)) / self._at_once
         waits = {model: wait if residency is None else max(wait, residency.load_seconds(model)) for model in models}
-        return {model: self._lanes[model].outlook(seconds) for model, seconds in waits.items()}
+        found: dict[str, Outlook] = {}
+        for model, seconds in waits.items():
+            found |= self._lanes[model].outlooks(seconds, now)
+        return found
+
+    def curve(self, model: str) -> tuple[float, ...]:
+        """Return the fidelities of the levels that requests of a model may run at, the surest first; none without."""
+        lane = self._lanes[model]
+        return () if lane.depth is None else lane.fidelities
 
     def picture(self, now: float) -> Picture:
         """Return what is under way at `now`, for the dashboard."""
@@ -181,6 +192,7 @@ class Scheduler:
         for place, i in enumerate(requests):
             steps = inputs[place] if inputs else 1
             self._live[i] = request = Request(i, model, slots[place], due, now, steps, priority, slack, sizes=sizes)
+            request.surest = event.level
             self._queued += 1
             lane.add(request)
             if self._sheds:
@@ -432,10 +444,6 @@ class Scheduler:
             if complete and (self._queued or self._undecided):
                 shed = self._launch(now, actions) and self._residency is not None
                 self._undecided = len(self._workers) > 1 and any(worker.rests for worker in self._workers)
-        if self._residency is not None:
-            idle = self._residency.gives_back_at
-            if idle < inf and (self._wake <= now or idle < self._wake):
-                self._ask_to_wake(idle, now, actions)
 
     def _launch(self, now: float, actions: list[Action]) -> bool:
         """Give work to each free worker; return whether requests were shed.
@@ -504,10 +512,7 @@ class Scheduler:
         lane = self._lanes[launch.model]
         members = {i: lane.remove(i) for i in launch.requests}
         self._queued -= len(members)
-        level = lane.start(len(members))
-        for request in members.values():
-            request.started = now
-            request.level = level
+        lane.start([*members.values()], now)
         if worker.table.entries:
             worker.refills[launch.model] += len(members)
         worker.table.push(SubBatch(lane.spec, members), now)

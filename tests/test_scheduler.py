@@ -257,7 +257,7 @@ def test_who_leaves_where_is_learned_from_who_does() -> None:
         scheduler.handle(arrived(number, deadline=1e9), float(number))
         for after in (0.01, 0.02, 0.03):  # through all stages
             scheduler.handle(StageDone(0), number + after)
-    assert scheduler.outlooks(["net"])["net"].chances == pytest.approx((0.1, 0.9), abs=MOVED)
+    assert scheduler.outlooks(["net"], 500.0)["net"].chances == pytest.approx((0.1, 0.9), abs=MOVED)
 
 
 def test_where_nobody_leaves_any_more_who_would_have_to_is_refused() -> None:

@@ -70,16 +70,23 @@ class Depth:
         self.level = min(level, self.lowest)
         self._estimate.at_level(self.level)
 
-    def start(self, requests: int) -> None:
-        """Note that so many requests start: at the level chosen last, or at the target where they are too many."""
-        if self.level > self._target and not self._may_be_below(requests):
-            self.level = self._target
-        self._batch = requests
-        self._started += requests
-        if self.level > self._target:
-            self._started_below += requests
+    def own(self, surest: int) -> int:
+        """Return the level of a request that is to run at no surer one than this: the one chosen last, or a lower."""
+        return max(self.level, min(surest, self.lowest))
+
+    def start(self, surest: Sequence[int]) -> list[int]:
+        """Return the levels of requests that start together, each to run at no surer one than its own.
+
+        They are those chosen last, or at most the target where too many would be below it.
+        """
+        most = self.levels - 1 if self._may_be_below(len(surest)) else self._target
+        self.level, self._batch = min(self.level, most), len(surest)
+        found = [max(self.level, min(one, most)) for one in surest]
+        self._started += len(surest)
+        self._started_below += sum([level > self._target for level in found])
         if self._started > LATEST_STARTED:
             self._started, self._started_below = 0.5 * self._started, 0.5 * self._started_below
+        return found
 
     def _may_be_below(self, requests: int) -> bool:
         """Return whether so many may start below the target."""

@@ -6,7 +6,7 @@ of priorities: policies take the requests that these return. Without priorities,
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from math import frexp, inf, ldexp, nan
 from operator import attrgetter
@@ -17,6 +17,7 @@ from latebind.batching.depth import Depth
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Outlook, length_class
 from latebind.domain.model import ModelSpec
+from latebind.domain.query import level_name
 
 LAST = 256  # the rank of requests without a priority
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
@@ -68,6 +69,7 @@ class Request:
         self.started = started
         self.steps = steps
         self.level = NO_LEVEL  # of its model's operating curve, from its start on
+        self.surest = 0  # level that it may run at
         self.delayed = 0.0
         self.preempted = 0
         self.left = False
@@ -399,6 +401,8 @@ class Lane:
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.changes = -1  # `Estimate.changes` when that was computed
         self.levels = len(served.costs.levels)  # of its operating curve; 0: it has none
+        self.fidelities = tuple([level.fidelity for level in served.costs.levels])
+        self._level_names = [level_name(self.name, level) for level in range(self.levels)]
         self._works: list[float] = []  # by level of the operating curve
         self._works_of = -1, 0, 0.0  # `changes`, the usual length and the limit of a batch when these were computed
         self._limit = 1  # the largest batch that the policy forms
@@ -510,12 +514,14 @@ class Lane:
         if self.depth is not None:
             self.depth.estimate_lowest()
 
-    def start(self, requests: int) -> int:
-        """Return the level at which so many requests start now."""
-        if self.depth is None:
-            return NO_LEVEL
-        self.depth.start(requests)
-        return self.depth.level
+    def start(self, requests: Sequence[Request], now: float) -> None:
+        """Have these requests start: each at the level that was chosen, or at a lower one of its own."""
+        for request in requests:
+            request.started = now
+        if self.depth is not None:
+            levels = self.depth.start([request.surest for request in requests])
+            for request, level in zip(requests, levels, strict=True):
+                request.level = level
 
     def observe_exits(self, stage: int, reached: Iterable[Request], left: Iterable[Request]) -> None:
         """Note who of those that ran a stage was answered by the learned cache behind it (`Estimate.observe_exits`)."""
@@ -593,4 +599,16 @@ class Lane:
         """Return what a request can expect that runs alone after waiting `wait` seconds."""
         if self.estimate.decoder is not None:
             return Outlook(wait, (self.estimate.whole(1, 1, self.estimate.mean_outputs),), (1.0,))
-        return Outlook(wait, *self.estimate.ends(self.usual))
+        ends, chances = self.estimate.ends(self.usual)
+        return Outlook(wait, ends, chances, self.depth is not None)
+
+    def outlooks(self, wait: float, now: float) -> dict[str, Outlook]:
+        """Return the same by the name of the model, and of each level: of the load's choice where that is lower."""
+        found = {self.name: self.outlook(wait)}
+        if self.depth is not None:
+            self.choose_level(now)
+            for level, name in enumerate(self._level_names):
+                self.estimate.at_level(self.depth.own(level))
+                found[name] = self.outlook(wait)
+            self.depth.estimate_lowest()
+        return found

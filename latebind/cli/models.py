@@ -23,7 +23,7 @@ from latebind.repository.listing import Selection, find_models, find_queries, so
 
 MACHINE = "profiled on"
 WEIGHTS = "weights MB"
-COLUMNS = ("version", "in use", "made", "because", "fidelity", "mean ms", "made for")
+COLUMNS = ("version", "in use", "made", "because", "fidelity", "levels", "mean ms", "made for")
 
 
 def models(
@@ -243,6 +243,7 @@ def _version(there: Versions, name: str) -> Row:
         "made": f"{datetime.fromtimestamp(about.made):%Y-%m-%d %H:%M:%S}",
         "because": about.reason,
         "fidelity": f"{about.fidelity:.3f}, at least {about.lower:.3f} on {about.rows}",
+        "levels": " ".join([f"{level.fidelity:g}" for level in about.levels]),
         "mean ms": milliseconds(sum(about.seconds[answer] * share for answer, share in about.mix.items())),
         "made for": ", ".join(f"class {answer} {share:.0%}" for answer, share in often),
     }

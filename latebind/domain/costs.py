@@ -210,12 +210,19 @@ NOTHING = Footprint()  # for a model whose memory is not counted
 class Outlook(Struct, frozen=True, gc=False):
     """After a `wait` for other requests and for loading, it ends after `ends[i]` with probability `chances[i]`.
 
-    `ends` ascend. The last one is that of the whole network; the earlier ones are at learned caches.
+    `ends` ascend. The last one is that of the whole network; the earlier ones are at learned caches. Where it is
+    `strict`, nothing starts that would be late at the end of the network.
     """
 
     wait: float
     ends: tuple[float, ...]
     chances: tuple[float, ...]
+    strict: bool = False
+
+    @property
+    def least(self) -> float:
+        """Seconds that there must be behind the wait."""
+        return self.ends[-1] if self.strict else self.ends[0]
 
     @property
     def whole(self) -> float:

@@ -28,7 +28,8 @@ class Arrived(Told, frozen=True):
     requests that wait for a model, priority 1 goes first, up to 255, and 0 last. Where `trace` is not 0, the requests
     are traced (`domain.tracing`) under this number. `more` says that another call of this model arrived together with
     it and is the next event, so that nothing should start before that. `streams` says that the caller is told of each
-    token when it is written (`engine.token_streams`).
+    token when it is written (`engine.token_streams`). They run at no surer a `level` of their model's operating curve
+    than this; the load may choose a lower one.
     """
 
     model: str
@@ -41,6 +42,7 @@ class Arrived(Told, frozen=True):
     more: bool = False
     streams: bool = False
     sizes: int = 0
+    level: int = 0
 
 
 class Cancelled(Told, frozen=True):

@@ -27,6 +27,24 @@ class Node:
     guarded: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What may answer a node: one of its models by place, at a level of its operating curve.
+
+    `name` is that of the model, or of the level of it (`level_name`).
+    """
+
+    name: str
+    model: int
+    level: int
+    accuracy: float
+
+
+def level_name(model: str, level: int) -> str:
+    """Return a name for a level of a model's operating curve; no model has such a name."""
+    return f"{model}@{level}"
+
+
 class PlannerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which planner picks the model of each step, and when.
 

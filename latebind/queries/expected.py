@@ -14,6 +14,7 @@ never valued too high.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from latebind.domain.costs import Outlook
@@ -92,7 +93,8 @@ class Expected:
         self._rests.clear()
         self._branches, self._judged = view.branches, view.branches.judged
         self._outlooks = {
-            model: Outlook(wait, seen.ends, seen.chances) for model, seen, wait in zip(models, now, waits, strict=True)
+            model: Outlook(wait, seen.ends, seen.chances, seen.strict)
+            for model, seen, wait in zip(models, now, waits, strict=True)
         }
 
     def _choose(
@@ -111,6 +113,8 @@ class Expected:
                 if place := bisect_right(rest.at, in_time - end):
                     right += chance * rest.right[place - 1]
             right *= accuracy
+            if outlook.strict and in_time - outlook.least < rest.least:
+                right = 0.0
             if right > highest + TIE or (right > highest - TIE and seconds < quickest):
                 chosen, highest, quickest = option, right, seconds
         return Choice(chosen, _budget(rest, outlooks[chosen], left))
@@ -270,6 +274,11 @@ class Prospect:
     at: tuple[float, ...]
     right: tuple[float, ...]
 
+    @property
+    def least(self) -> float:
+        """The fewest seconds with which the rest may be right."""
+        return next((at for at, right in zip(self.at, self.right, strict=True) if right > 0.0), inf)
+
     def place(self, left: float) -> int:
         """Return the index of the step that contains so many seconds, -1 if that is too late."""
         return bisect_right(self.at, left + ROUNDING) - 1
@@ -292,6 +301,9 @@ def followed(outlook: Outlook, accuracy: float, rest: Prospect) -> Prospect:
     changes = [(0.0, 0.0)]
     for end, chance in zip(outlook.ends, outlook.chances, strict=True):
         changes += _scaled(rest, accuracy * chance, outlook.wait + end)
+    if outlook.strict:
+        least = outlook.wait + outlook.least + rest.least
+        changes = [(0.0, 0.0), *[(max(at, least), more) for at, more in changes[1:]]]
     return _summed(changes)
 
 

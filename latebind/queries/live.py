@@ -2,13 +2,14 @@
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum, auto
 from math import inf
 
 from latebind.domain.actions import Outcome
 from latebind.domain.costs import Outlook
 from latebind.domain.errors import IllegalEvent
-from latebind.domain.query import NOT_RUN, Node, Query, StepRows
+from latebind.domain.query import NOT_RUN, Node, Option, Query, StepRows, level_name
 from latebind.queries import PLANNERS
 from latebind.queries.planners import Branches, Choice, PlanView
 from latebind.scheduler import Scheduler
@@ -33,6 +34,8 @@ class ServedQuery:
         self.first = [number for number, nodes in enumerate(after) if not nodes]
         self.rows = rows.first[query.name]
         self.models = [node.models for node in query.nodes]
+        self.options = [options_of(node, scheduler.curve) for node in query.nodes]
+        self._planned = replace(query, nodes=tuple(map(with_options, query.nodes, self.options)))
         self.guarded = [*(node.guarded for node in query.nodes), False]
         self.branches = Branches()
         self._overhead = 0.0  # mean seconds between the end of a step and the start of the next
@@ -48,24 +51,24 @@ class ServedQuery:
             self._outlooks.__getitem__
         )  # of a step, which waits for its inputs too
 
-    def pick(self, node: int, opened: frozenset[int], left: float) -> Choice:
+    def pick(self, node: int, opened: frozenset[int], left: float, now: float) -> Choice:
         """Have the planner pick a model for a node with `left` seconds left, less the time between steps."""
-        self._now()
-        view = PlanView(self.query, opened, left - self._overhead, self._of_step, self.branches)
+        self._at(now)
+        view = PlanView(self._planned, opened, left - self._overhead, self._of_step, self.branches)
         return self._planner.pick(view, node)
 
-    def is_late(self, seconds: float) -> bool:
+    def is_late(self, seconds: float, now: float) -> bool:
         """Tell whether a query with so many seconds would be late even with all models in memory."""
-        outlooks = self._scheduler.outlooks(self._names, loaded=True)
+        outlooks = self._scheduler.outlooks(self._names, now, loaded=True)
         return seconds < least_seconds(self.query.nodes, self._always, outlooks)
 
-    def least(self) -> float:
+    def least(self, now: float) -> float:
         """Return the least number of seconds that the query takes now: with less, no request is in time."""
-        return least_seconds(self.query.nodes, self._always, self._now())
+        return least_seconds(self.query.nodes, self._always, self._at(now))
 
-    def least_after(self, node: int) -> float:
+    def least_after(self, node: int, now: float) -> float:
         """Return the least seconds that the nodes behind a node take, whose waits are not known in advance."""
-        return least_seconds(self.query.nodes, self._always_after[node], self._now(), waiting=False)
+        return least_seconds(self.query.nodes, self._always_after[node], self._at(now), waiting=False)
 
     def took_between_steps(self, seconds: float) -> None:
         """Learn from the time between the end of a step and the start of the next."""
@@ -78,21 +81,45 @@ class ServedQuery:
         """Note that the scheduler has handled events, so that the outlooks of models are looked up again."""
         self._stale = True
 
-    def _now(self) -> Mapping[str, Outlook]:
-        """Return the outlooks of requests that arrive now, and keep `_of_step` up to date.
+    def _at(self, now: float) -> Mapping[str, Outlook]:
+        """Return the outlooks of requests that arrive at `now`, and keep `_of_step` up to date.
 
         That is the same function while it returns the same: a planner then need not see whether its plans still hold,
         which takes a seventh of all that a query of two steps takes here.
         """
         if self._stale:
             self._stale = False
-            outlooks, overhead = self._scheduler.outlooks(self._names), self._overhead
+            outlooks, overhead = self._scheduler.outlooks(self._names, now), self._overhead
             if outlooks != self._outlooks:
                 self._outlooks = outlooks
                 self._of_step = {
-                    model: Outlook(one.wait + overhead, one.ends, one.chances) for model, one in outlooks.items()
+                    model: Outlook(one.wait + overhead, one.ends, one.chances, one.strict)
+                    for model, one in outlooks.items()
                 }.__getitem__
         return self._outlooks
+
+
+def options_of(node: Node, curve: Callable[[str], Sequence[float]]) -> list[Option]:
+    """Return what may answer a node: each of its models, at each level of its `curve` where it has one.
+
+    An answer that is not the whole network's counts as wrong, so a level is right as often as it promises of what that
+    gets right. Behind other nodes the load alone chooses the level: how much time is left there tells whether those
+    were left early, so which level a row ran at would go by how hard it is, and the level would not keep its promise.
+    """
+    found = []
+    for place, (model, accuracy) in enumerate(zip(node.models, node.accuracies, strict=True)):
+        fidelities = curve(model)
+        if not fidelities:
+            found.append(Option(model, place, 0, accuracy))
+        for level, fidelity in enumerate(fidelities[:1] if node.after else fidelities):
+            found.append(Option(level_name(model, level), place, level, accuracy * fidelity))
+    return found
+
+
+def with_options(node: Node, options: Sequence[Option]) -> Node:
+    """Return the node as planners see it, with an option in the place of each model."""
+    names, accuracies = [one.name for one in options], [one.accuracy for one in options]
+    return replace(node, models=tuple(names), accuracies=tuple(accuracies))
 
 
 class Phase(IntEnum):
@@ -122,10 +149,11 @@ LEGAL_MOVES: dict[Phase, dict[Phase, int]] = {
 class LiveQuery:
     """A request of a query, from its arrival to its reply.
 
-    For each node, `chosen` is the option that it runs with, `began` when it could begin, and `planned` what was planned
-    for it in advance. Nodes in `open` may still begin; those in `due` can begin now, in this order. `work` is how many
-    nodes are at work: all of them must end before the query can. Once `failure` is set, the query ends with it as soon
-    as nothing is at work any more; `failed_node` caused it.
+    For each node, `chosen` is the place of the model that it runs with, `levels` the surest level that it may run at,
+    `began` when it could begin, and `planned` what was planned for it in advance. Nodes in `open` may still begin;
+    those in `due` can begin now, in this order. `work` is how many nodes are at work: all of them must end before the
+    query can. Once `failure` is set, the query ends with it as soon as nothing is at work any more; `failed_node`
+    caused it.
     """
 
     def __init__(
@@ -143,6 +171,7 @@ class LiveQuery:
         self.reached = now  # when a step last ended, or the query arrived
         self.phases = [WAITING] * (nodes + 1)
         self.chosen = [NOT_RUN] * nodes
+        self.levels = [0] * nodes
         self.budgets = [0.0] * nodes
         self.began = [inf] * nodes
         self.planned: dict[int, Choice] = {}
@@ -234,7 +263,7 @@ def least_seconds(
             ends[number] = ready
         else:
             models = [outlooks[model] for model in node.models]
-            ends[number] = min([max(ready, one.wait if waiting else 0.0) + one.ends[0] for one in models])
+            ends[number] = min([max(ready, one.wait if waiting else 0.0) + one.least for one in models])
     return max(ends.values(), default=0.0)
 
 

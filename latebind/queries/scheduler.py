@@ -114,8 +114,8 @@ class QueryScheduler:
         served = self._served[event.model]
         if not self._live.keys().isdisjoint(event.requests):
             raise IllegalEvent(f"a request of {event.requests} has arrived twice")
-        slack = event.deadline - (now + served.least())
-        if self._sheds and slack < 0.0 and served.is_late(event.deadline - now):
+        slack = event.deadline - (now + served.least(now))
+        if self._sheds and slack < 0.0 and served.is_late(event.deadline - now, now):
             late = Outcome.REFUSED_LATE
             actions.extend([Reply(request, event.model, late, NOT_RUN, 0.0, 0.0, slack) for request in event.requests])
             return
@@ -147,20 +147,22 @@ class QueryScheduler:
         for place, live in enumerate(self._live_queries(event, (node,), (MAPPED,))):
             live.served.took_between_steps(now - live.reached)
             if live.failure is None and node < live.outputs:
-                self._request(live, node, event.inputs[place : place + 1], event.sizes[place] if event.sizes else 0)
+                self._request(
+                    live, node, event.inputs[place : place + 1], event.sizes[place] if event.sizes else 0, now
+                )
             else:
                 live.move(node, ENDED if live.failure is None else LEFT_OUT)
                 self._go_on(live, now, actions)
 
-    def _request(self, live: LiveQuery, node: int, inputs: tuple[int, ...], sizes: int) -> None:
+    def _request(self, live: LiveQuery, node: int, inputs: tuple[int, ...], sizes: int, now: float) -> None:
         """Make a step a request of the model chosen for it; for `inputs` and `sizes` see `Arrived`."""
         live.move(node, RUNNING)
-        served, step, option = live.served, live.step(node), live.chosen[node]
+        served, step, option, level = live.served, live.step(node), live.chosen[node], live.levels[node]
         self._steps[step] = live
-        due = live.deadline - served.least_after(node)
+        due = live.deadline - served.least_after(node, now)
         row = served.rows[node][option] + live.slot
         model, priority = served.models[node][option], live.priority
-        self._untold.append(Arrived(model, due, (step,), (row,), inputs, priority, sizes=sizes))
+        self._untold.append(Arrived(model, due, (step,), (row,), inputs, priority, sizes=sizes, level=level))
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
         for live in self._live_queries(event, event.nodes, (MAPPED, JUDGED)):
@@ -233,7 +235,9 @@ class QueryScheduler:
                 live.fail(node, Outcome.EXPIRED)
                 return
             choice = live.planned[node] if live.planned else _pick(live, node, now)
-            live.chosen[node], live.budgets[node], live.began[node] = choice.option, choice.budget, now
+            option = live.served.options[node][choice.option]
+            live.chosen[node], live.levels[node] = option.model, option.level
+            live.budgets[node], live.began[node] = choice.budget, now
         live.move(node, MAPPED)
         self._look(live, node)
 
@@ -261,7 +265,7 @@ class QueryScheduler:
 
 
 def _pick(live: LiveQuery, node: int, now: float) -> Choice:
-    return live.served.pick(node, live.open, live.deadline - now)
+    return live.served.pick(node, live.open, live.deadline - now, now)
 
 
 def _step_ended_action(live: LiveQuery, node: int, reply: Reply, now: float) -> StepEnded:

@@ -174,9 +174,10 @@ class Machine:
         if node < len(nodes):
             option = action.chosen[node]
             for request, arrival in zip(action.requests, arrivals, strict=True):
-                leaves_at = arrival.steps[node].leaves_at[option]
+                step = arrival.steps[node]
+                levels = step.levels[option] if step.levels else ()
                 self._arrivals[request + 1 + node] = Arrival(
-                    now, nodes[node].models[option], arrival.allowed, leaves_at
+                    now, nodes[node].models[option], arrival.allowed, step.leaves_at[option], levels=levels
                 )
         return (Mapped(action.requests, node),)
 

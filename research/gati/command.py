@@ -1,7 +1,6 @@
 """`python -m research caches`, `calibration`, `locality`, `drift`, `load`, `queries` and `queries-live`."""
 
 import asyncio
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -204,10 +203,7 @@ def load(
         int, Option(help="Simulated: requests of each load and seed; with bursts, at least a period.")
     ] = 10_000,
     seconds: Annotated[float, Option(help="Live: how long a block lasts; with bursts, at least a period.")] = 5.0,
-    seeds: Annotated[int, Option(min=1, help="How many halves of the rows to calibrate on.")] = 20,
-    keep: Annotated[
-        Path | None, Option(help="Write what each half gave to this folder, and go on from what is there.")
-    ] = None,
+    seeds: Annotated[int, Option(help="How many halves of the rows to calibrate on.")] = 20,
     conditions: Conditions,
     output: Output,
 ) -> None:
@@ -230,24 +226,14 @@ def load(
             tuple(load or loaded.LOADS), tuple(pattern or (loaded.STEADY, loaded.BURSTS)), deadline * trial.alone
         )
 
-        asked_for = f"{asked.model}, {fidelity:g} down to {floor:g}, {below:g} below, confidence {confidence:g}"
-        asked_for += f", {deadline:g} times alone, {cells.loads} {cells.patterns}"
-
-        def shelf(part: str, sides: Iterable[str], length: str) -> loaded.Shelf | None:
-            of = f"{asked_for}, {', '.join(sides)}, {length}"
-            return None if keep is None else loaded.Shelf(keep / part, of)
-
         def virtual(tell: Progress) -> Found:
             sides = tuple(chosen(loaded.POLICIES, side or (), always=(loaded.OURS,)))
-            half = partial(loaded.simulated, trial, cells, sides, requests=requests)
-            return _by_load(
-                trial, loaded.halves(numbers, half, shelf("simulated", sides, f"{requests} requests"), tell)
-            )
+            return _by_load(trial, loaded.simulated(trial, cells, sides, requests=requests, seeds=numbers, tell=tell))
 
         def engines(tell: Progress) -> Found:
             sides = chosen(load_live.sides(floor, below), side or (), always=(SERIAL, loaded.FIXED, loaded.OURS))
-            half = partial(load_live.live, trial, cells, sides, seconds=seconds, setting=setting)
-            return _by_load(trial, loaded.halves(numbers, half, shelf("live", sides, f"{seconds:g} s"), tell))
+            blocks = load_live.live(trial, cells, sides, seconds=seconds, seeds=numbers, setting=setting, tell=tell)
+            return _by_load(trial, blocks)
 
         parts: dict[str, Part] = {"simulated": virtual, "live": engines}
         evaluate(parts if output.part else {"simulated": virtual}, output, {"alone": f"{1e3 * trial.alone:.2f} ms"})
@@ -335,6 +321,9 @@ def queries(
         Floats, Option(help="A deadline; may be repeated. Default: 75, and 60 to 200 in steps of 20.")
     ] = None,
     load: Annotated[Floats, Option(help="A load; may be repeated. Default: one request after another.")] = None,
+    floor: Annotated[
+        float, Option(help="Compare fixed thresholds, levels by the load, and models at levels down to this fidelity.")
+    ] = 1.0,
     requests: Annotated[int, Option(min=1, help="How many each planner gets at each deadline and load.")] = 5_000,
     seed: Seed = 0,
     processes: Processes = 0,
@@ -351,13 +340,21 @@ def queries(
     another, as in the paper, or with --load at Poisson times; load 1 is what 4 workers sustain with the static equal
     split. Intervals (95 %) are over requests, paired.
 
-    Example: `python -m research queries --deadline-ms 75 --load 0.6`
+    With --floor gates have an operating curve, as it was measured for a classifier of texts. What a gate gets right
+    counts with the fidelity that its level had on held-out rows.
+
+    Examples:
+
+    * `python -m research queries --deadline-ms 75 --load 0.6`
+    * `python -m research queries --floor 0.96 --load 0 --load 0.4`
     """
     with reporting():
         loads, deadlines = tuple(load or (0.0,)), tuple(deadline_ms or (60, 75, *range(80, 201, 20)))
         if min(deadlines) <= 0 or min(loads) < 0:
             raise ConfigError("deadlines and loads: give more than 0 of each")
-        plan = simulated.Plan([ms / 1e3 for ms in deadlines], loads, requests, seed, processes)
+        if not (0.0 < floor <= (target := simulated.CURVE[simulated.TARGET].promised) or floor == 1.0):
+            raise ConfigError(f"--floor is {floor:g}: give at most {target:g}, for which caches are calibrated here")
+        plan = simulated.Plan([ms / 1e3 for ms in deadlines], loads, requests, seed, processes, floor)
         evaluate({"replanning": partial(simulated.simulated, plan)}, output)
 
 

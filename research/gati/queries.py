@@ -14,31 +14,41 @@ Latencies and accuracies are the paper's (table 5). Where the gate is left early
 
 The plainest curve that agrees: who leaves does so at one of eight places that are evenly spaced and equally likely. The
 first is at the same share of each network, which ResNet-18's figures fix (16 %); the last is where the mean comes out.
+
+With a floor, gates have the operating curve of a classifier of texts as it was measured (`CURVE`), at the same places.
+What is compared then: thresholds for the target; levels that the load chooses, behind a planner that knows models
+alone; and a planner to which a model at a level is one option.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 from random import Random
 
 import numpy as np
+from msgspec import structs
 
+from latebind.batching.requests import NO_LEVEL
 from latebind.bench.report import MARKED, Plot, blank
 from latebind.bench.rounds import Progress, in_parallel
 from latebind.bench.statistics import mean_interval, ratio_of_means
 from latebind.cli.console import Row, Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, ModelCosts, at_any_length
+from latebind.domain.costs import Curve, Level, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Node, PlannerConfig, Query
-from latebind.simulation.driver import Simulator
+from latebind.queries import PLANNERS
+from latebind.queries.expected import Expected
+from latebind.queries.planners import Choice, PlanView
 from latebind.simulation.workloads import Arrival, Step
 from research.evaluation import Found
+from research.gati.load import Noted
 from research.sides import Figures, Side
 
 SPLITS, OWN = ("equal", "proportional"), "expected"
+BY_LOAD, OPTIONS = "expected, levels by the load alone", "expected, models at levels"
 WORKERS = 4
 AT_ONCE = 256  # requests that may wait for a model
 APART = 10.0  # seconds between two requests where they come one after another
@@ -67,6 +77,41 @@ def sides(policy: PolicyConfig) -> dict[str, Side]:
         found[static(name)] = Side(static(name), policy, planner=PlannerConfig(name, replan=False))
         found[replanned(name)] = Side(replanned(name), policy, planner=PlannerConfig(name), exits=True)
     return found
+
+
+def floor_sides(policy: PolicyConfig, floor: float) -> dict[str, Side]:
+    """Return the planner that replans with fixed thresholds, with levels that the load chooses, and with options."""
+    return {
+        replanned(OWN): Side(replanned(OWN), policy, planner=PlannerConfig(OWN), exits=True),
+        BY_LOAD: Side(BY_LOAD, policy, planner=PlannerConfig(BY_LOAD), exits=True, floor=floor),
+        OPTIONS: Side(OPTIONS, policy, planner=PlannerConfig(OWN), exits=True, floor=floor),
+    }
+
+
+class ByLoad:
+    """Picks models as `Expected` does, without their levels: each request runs at the one that the load chooses."""
+
+    def __init__(self) -> None:
+        self._expected = Expected()
+        self._known: tuple[Query, Query, list[list[int]]] | None = None  # a query, one of its models, their options
+
+    def pick(self, view: PlanView, node: int) -> Choice:
+        """Return the choice for `node`, at the surest level."""
+        if self._known is None or self._known[0] is not view.query:
+            nodes, options = [], []
+            for one in view.query.nodes:
+                names = [name.partition("@")[0] for name in one.models]
+                first = [names.index(name) for name in dict.fromkeys(names)]
+                accuracies = tuple([one.accuracies[option] for option in first])
+                nodes.append(replace(one, models=tuple([names[option] for option in first]), accuracies=accuracies))
+                options.append(first)
+            self._known = view.query, replace(view.query, nodes=tuple(nodes)), options
+        _, models, options = self._known
+        found = self._expected.pick(structs.replace(view, query=models), node)
+        return structs.replace(found, option=options[node][found.option])
+
+
+PLANNERS[BY_LOAD] = ByLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +154,11 @@ def side_rows(sides: Mapping[str, Played], *, block: int, seed: int) -> Rows:
             row["points over the better split"] = _points(one.right - best.right, block, seed)
         else:
             row["points over the better split"] = ""
+        if BY_LOAD in sides:
+            theirs = sides[BY_LOAD].right
+            row["right in time, times levels by the load"] = str(
+                ratio_of_means(one.right, theirs, block=block, seed=seed)
+            )
         rows.append(row | {step: dict(shares) for step, shares in one.models.items()})
     return rows
 
@@ -178,6 +228,27 @@ LEAVING = {
     "ResNet-34": Leaving((1.72 + 1.95) / 2, (0.80 + 0.87) / 2),
     "ResNet-50": Leaving(1.95, 0.87),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A level: the fidelity promised, what it was on held-out rows, and the share of these that left early."""
+
+    promised: float
+    kept: float
+    leave: float
+
+
+# MiniLM of CLINC150 with one lookup (`examples/intents`, `finetune --joint`), calibrated on half of its test.
+CURVE = (
+    Measured(1.0, 1.0, 0.0),
+    Measured(0.995, 0.9995, 0.774),
+    Measured(0.99, 0.9968, 0.865),
+    Measured(0.98, 0.9899, 0.916),
+    Measured(0.97, 0.9848, 0.941),
+    Measured(0.96, 0.9783, 0.96),
+)
+TARGET = 4  # the level that the load chooses where it has no reason for another
 PLACES = 8
 LAST_OF_RESNET_18 = 0.79  # of its time
 SHARES = (0.46, 0.45)  # of faces and vehicles; the others end after the gate
@@ -213,17 +284,24 @@ def application(planner: PlannerConfig) -> Query:
     return Query(ModelSpec("traffic", "1", (), (), len(nodes), 1), nodes, planner)
 
 
-def served(step: int, option: int, *, caches: bool) -> ServedModel:
-    """Return a model with a stage up to each place where it may be left; only gates may have learned caches."""
+def served(step: int, option: int, *, caches: bool, curve: bool = False, floor: float = 1.0) -> ServedModel:
+    """Return a model with a stage up to each place where it may be left; only gates may have learned caches.
+
+    These are left as the measured `curve` says at its target, and with a `floor` at any of its levels from there up.
+    """
     timed = TABLE_5[step][option]
     ends, shares = exits_of(timed) if caches and step == OBJECTS else ([timed.seconds], [1.0])
     stages = [end - begin for begin, end in zip([0.0, *ends], ends, strict=False)]
     lookups = tuple(range(len(stages) - 1))
     spec = ModelSpec(model_name(step, option), "1", (), (), len(stages), 1, lookups=lookups)
+    rates = [dict.fromkeys(lookups, level.leave / PLACES) for level in CURVE]
+    levels = [Level(level.promised, rate) for level, rate in zip(CURVE, rates, strict=True) if level.promised >= floor]
     costs = ModelCosts(
         at_any_length(*[Curve((1,), (seconds,)) for seconds in stages]),
         {stage: Curve((1,), (0.0,)) for stage in lookups},
-        {stage: shares[stage] for stage in lookups},
+        rates[TARGET] if curve else {stage: shares[stage] for stage in lookups},
+        levels=tuple(levels) if lookups and floor < 1.0 else (),
+        target=TARGET if lookups and floor < 1.0 else 0,
     )
     return ServedModel(spec, costs, AT_ONCE)
 
@@ -236,7 +314,7 @@ class Task:
     """So many requests due after `deadline` seconds. The same seed has the same requests on every side.
 
     They come `load` times as fast as the workers carry with the baseline of equal split, nobody shed; 0: one after
-    another.
+    another. Gates are left as the paper says, or as the measured `curve`.
     """
 
     side: Side
@@ -244,6 +322,7 @@ class Task:
     requests: int
     load: float = 0.0
     seed: int = 0
+    curve: bool = False
 
 
 def run(task: Task) -> Played:
@@ -252,15 +331,21 @@ def run(task: Task) -> Played:
     assert side.planner is not None
     query = application(side.planner)
     every = [(step, option) for step, models in enumerate(TABLE_5) for option in range(len(models))]
-    models = tuple(served(step, option, caches=side.exits) for step, option in every)
+    models = tuple(
+        served(step, option, caches=side.exits, curve=task.curve, floor=side.floor) for step, option in every
+    )
     slots = task.requests + 1  # the simulator gives each request a slot of its own
-    simulator = Simulator(SchedulerConfig(models, WORKERS, side.policy, queries=(query,), slots=slots))
+    simulator = Noted(SchedulerConfig(models, WORKERS, side.policy, queries=(query,), slots=slots))
     records = sorted(simulator.run(_arrivals(task)), key=lambda record: record.request)
     simulator.scheduler.check()
     chances, picks = dict[int, float](), [dict[str, int]() for _ in STEPS]
     for step in simulator.steps:
         timed = TABLE_5[step.node][step.option]
-        chances[step.request] = chances.get(step.request, 1.0) * timed.accuracy
+        chance = timed.accuracy
+        if task.curve and step.node == OBJECTS:
+            level = simulator.levels.get(step.request + 1 + step.node, NO_LEVEL)
+            chance *= CURVE[TARGET if level == NO_LEVEL else level].kept
+        chances[step.request] = chances.get(step.request, 1.0) * chance
         picks[step.node][timed.name] = picks[step.node].get(timed.name, 0) + 1
     seconds = np.array([one.latency if one.outcome is Outcome.ANSWERED else np.nan for one in records])
     in_time = seconds <= task.deadline + ROUNDING
@@ -280,8 +365,12 @@ def _arrivals(task: Task) -> list[Arrival]:
         time += random.expovariate(task.load * WORKERS / alone(task.deadline)) if task.load else APART
         kind, draw = random.random(), random.random()
         leaves = [next((at for at, share in enumerate(gate) if draw < share), PLACES) for gate in gates]
+        levels: tuple[tuple[int, ...], ...] = ()
+        if task.curve:  # who leaves at a level leaves no later at a lower one
+            at = tuple([int(draw / one.leave * PLACES) if draw < one.leave else PLACES for one in CURVE])
+            leaves, levels = [at[TARGET]] * len(gates), (at,) * len(gates)
         steps = (
-            Step(tuple(leaves) if task.side.exits else (0,) * len(leaves)),
+            Step(tuple(leaves) if task.side.exits else (0,) * len(leaves), levels=levels),
             Step((0,) * len(TABLE_5[FACES]), kind < SHARES[0]),
             Step((0,) * len(TABLE_5[VEHICLES]), SHARES[0] <= kind < sum(SHARES)),
         )
@@ -298,30 +387,40 @@ def alone(deadline: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is played: requests for each planner at each deadline and load; `processes` 0: one for each core."""
+    """How much is played: requests for each planner at each deadline and load; `processes` 0: one for each core.
+
+    With a `floor` under 1 the sides are those of `floor_sides`.
+    """
 
     deadlines: Sequence[float]
     loads: Sequence[float] = (0.0,)
     requests: int = 20_000
     seed: int = 0
     processes: int = 0
+    floor: float = 1.0
     block: int = field(default=100, init=False)  # requests that are resampled together: they are independent
 
 
 def simulated(plan: Plan, tell: Progress) -> Found:
     """Play every side at every deadline and load, the same requests each time; under load, who is late is dropped."""
     cells = [(load, deadline) for load in plan.loads for deadline in plan.deadlines]
+    has_floor = plan.floor < 1.0
+
+    def chosen(load: float) -> Mapping[str, Side]:
+        policy = PolicyConfig("late", max_batch=1, shed=load > 0)
+        return floor_sides(policy, plan.floor) if has_floor else sides(policy)
+
     tasks = [
-        Task(side, deadline, plan.requests, load, plan.seed)
+        Task(side, deadline, plan.requests, load, plan.seed, has_floor)
         for load, deadline in cells
-        for side in sides(PolicyConfig("late", max_batch=1, shed=load > 0)).values()
+        for side in chosen(load).values()
     ]
     named = "{0.deadline:g} s".format
     results = iter(in_parallel(run, tasks, name=named, progress=tell, processes=plan.processes))
     found: dict[str, dict[str, Played]] = {}
     for load, deadline in cells:
         how = f"at load {load:g}" if load else "one after another"
-        names = sides(PolicyConfig())
+        names = chosen(load)
         found[f"due after {deadline * 1e3:g} ms, {how}"] = {name: next(results) for name in names}
     tables = {title: side_rows(some, block=plan.block, seed=plan.seed) for title, some in found.items()}
     return Found(tables, lambda: [trade(found)])

@@ -87,6 +87,63 @@ def test_a_lesson_keeps_to_lookups_within_the_tail() -> None:
         assert (made is not None) is expected
 
 
+LEVELS = (0.99, 0.95, 0.9, 0.85)
+
+
+def test_a_version_has_thresholds_for_each_level_that_hold_on_new_rows() -> None:
+    mix = {0: 0.6, 1: 0.2, 2: 0.2}
+    made = retrain({"a": built_head()}, material(even(3_000), None), mix, COSTS, promise=PROMISE, seed=1, levels=LEVELS)
+    assert made is not None
+    heads, version = made
+    each = {level.fidelity: level for level in version.levels}
+    assert list(each) == sorted(each, reverse=True)
+    assert {0.95, 0.9, 0.85} <= set(each) <= set(LEVELS)
+    assert each[0.95].thresholds == version.thresholds
+    fresh = rows(4_000, [0.6, 0.2, 0.2, 0.0, 0.0], seed=9)
+    said, scores = HeadFunction(heads["a"])(fresh.features["a"].float().numpy())
+    shares = []
+    for fidelity, level in each.items():
+        leave = scores >= level.thresholds["a"]
+        assert level.lower >= fidelity
+        assert 1.0 - (leave & (said.argmax(axis=1) != fresh.classes.numpy())).mean() >= fidelity
+        assert len(level.wrong) == CLASSES
+        shares.append(leave.mean())
+    assert shares == sorted(shares)
+    assert shares[0] < shares[-1]
+
+
+def test_levels_hold_together_so_each_shows_more_than_one_alone_would() -> None:
+    mix = {0: 0.6, 1: 0.2, 2: 0.2}
+    promise = Promise(0.95, 0.95, lasting=0.99)
+    given = material(even(3_000), None)
+    alone, among = (
+        retrain({"a": built_head()}, given, mix, COSTS, promise=promise, seed=1, levels=levels)
+        for levels in ((), LEVELS)
+    )
+    assert alone is not None
+    assert among is not None
+    assert alone[1].levels == ()
+    assert among[1].thresholds["a"] >= alone[1].thresholds["a"]
+    wrong = round((1.0 - among[1].fidelity) * among[1].rows)
+    each = Promise(0.95, 1.0 - 0.05 / 4, lasting=1.0 - 0.01 / 4)
+    assert promise.of_each(4).lasting == pytest.approx(each.lasting)
+    assert among[1].lower == pytest.approx(each.lower_bound(wrong, among[1].rows))
+
+
+def test_no_level_is_shown_by_too_few_rows_and_the_others_are() -> None:
+    made = retrain(
+        {"a": built_head()},
+        material(even(400), None),
+        {0: 0.6, 1: 0.4},
+        COSTS,
+        promise=Promise(0.85, 0.9),
+        seed=1,
+        levels=(0.999, 0.85),
+    )
+    assert made is not None
+    assert [level.fidelity for level in made[1].levels] == [0.85]
+
+
 def test_the_target_holds_on_new_rows_of_the_same_mix() -> None:
     mix = {0: 0.6, 1: 0.2, 2: 0.2}
     made = retrain({"a": built_head()}, material(even(3_000), None), mix, COSTS, promise=PROMISE, seed=1)

@@ -3,13 +3,14 @@
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 
-from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version
+from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version, VersionLevel
 from latebind.adaptation.versions import ABOUT, FORMAT, KEPT, Leadership, Versions, versions_folder
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.head import Head, Selector
@@ -52,6 +53,36 @@ def test_what_is_published_comes_back(model: ModelDirectory) -> None:
     assert (lookup, threshold) == ("0-plain", 2.5)
     for one, other in zip(found.tensors().values(), head().tensors().values(), strict=True):
         assert torch.equal(one, other)
+
+
+LEVELS = (VersionLevel(0.99, 0.992, {"0-plain": 4.0}, (0.0,)), VersionLevel(0.97, 0.975, {"0-plain": 2.5}, (0.1,)))
+
+
+def test_the_levels_of_a_version_come_back_and_one_without_has_its_target(model: ModelDirectory) -> None:
+    there = versions(model)
+    name = there.publish(about(model, levels=LEVELS), {"0-plain": head()}).name
+    earlier = there.publish(about(model), {"0-plain": head()}).name
+    again = versions(ModelDirectory.open(model.path))
+    assert again.version(name).levels == LEVELS
+    assert again.levels(name, 0.95) == {0.99: {"0-plain": 4.0}, 0.97: {"0-plain": 2.5}}
+    assert again.levels(earlier, 0.95) == {0.95: {"0-plain": 2.5}}
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [
+        LEVELS[::-1],
+        (replace(LEVELS[0], fidelity=1.5),),
+        (replace(LEVELS[0], thresholds={}),),
+        (replace(LEVELS[0], thresholds={"1-other": 1.0}),),
+        (replace(LEVELS[0], wrong=(0.1, 0.1)),),
+    ],
+)
+def test_levels_that_nobody_can_have_shown_are_refused(model: ModelDirectory, levels: tuple[VersionLevel, ...]) -> None:
+    there = versions(model)
+    name = there.publish(about(model, levels=levels), {"0-plain": head()}).name
+    with pytest.raises(RepositoryError, match="nobody can have measured"):
+        there.version(name)
 
 
 def test_of_two_that_publish_at_once_neither_replaces_what_the_other_made(

@@ -106,7 +106,7 @@ def test_the_share_allowed_is_kept_for_as_many_as_start_together() -> None:
     for lowest in (TARGET, TARGET, TARGET, len(LEVELS) - 1):  # 8 of 24 would be too many, 8 of 32 are not
         assert depth.lowest == lowest
         depth.choose([4.0, 3.0, 2.0, 1.0], 1.0, inf)
-        depth.start(8)
+        depth.start([0] * 8)
         assert depth.level == lowest
 
 

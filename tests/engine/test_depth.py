@@ -19,7 +19,7 @@ from latebind.domain.eventlog import read_log
 from latebind.engine.crew import load_model
 from latebind.learned.metadata import LIST, read_caches
 from latebind.program.load import load_program
-from latebind.repository.directory import ModelDirectory
+from latebind.repository.directory import MODEL, PROFILE, ModelDirectory
 from latebind.server.frontend import Frontend
 from tests.digits import Built
 from tests.engine.started import engine, soon
@@ -98,6 +98,55 @@ async def asked(frontend: Frontend, image: Tensor, timeout: float) -> tuple[int,
         return None
     told = json.loads(reply.data)
     return int(np.argmax(told["outputs"][0]["data"])), told["parameters"]["fidelity"], told["parameters"]["left_at"]
+
+
+QUERY = """
+[nodes.gate]
+models = ["digits"]
+accuracy = [0.95]
+[nodes.rest]
+models = ["quick", "slow"]
+accuracy = [0.5, 0.9]
+inputs.image = "image"
+after = ["gate"]
+[outputs]
+gate = "gate.output"
+scores = "rest.output"
+"""
+
+
+def taking(files: dict[str, bytes], seconds: float, *, since: int = 0) -> dict[str, bytes]:
+    """Files of a model whose stages from `since` on take so many seconds together, by its profile."""
+    profile = json.loads(files[PROFILE])
+    every = [curve for stage in profile["stages"][since:] for curve in stage["curves"]]
+    whole = sum(curve["seconds"][0] for curve in every)
+    for curve in every:
+        curve["seconds"] = [seconds / whole * one for one in curve["seconds"]]
+    return files | {PROFILE: json.dumps(profile).encode()}
+
+
+def test_a_query_runs_its_first_step_at_the_level_that_leaves_time_for_what_follows(
+    curve: Path, built: Built, tmp_path: Path
+) -> None:
+    """Of 10 s the whole network takes 4 by its profile and the better of what follows 7."""
+    there = ModelDirectory.open(curve / "digits" / "1")
+    files = {name: there.read(name) for name in there.files}
+    ModelDirectory.create(tmp_path / "digits" / "1", taking(files, 4.0, since=1))
+    bare = {name: data for name, data in files.items() if not name.startswith("caches/")}
+    for name, seconds in (("quick", 0.01), ("slow", 7.0)):
+        model = json.dumps(json.loads(bare[MODEL]) | {"name": name}).encode()
+        ModelDirectory.create(tmp_path / name / "1", taking(bare | {MODEL: model}, seconds))
+    (tmp_path / "both.query.toml").write_text(QUERY)
+
+    async def test() -> None:
+        async with engine(tmp_path, config=EngineConfig(floor=FLOOR)) as client:
+            rows = {"image": built.unseen[:1].numpy()}
+            answer = await client.infer("both", rows, deadline=time.monotonic() + 10.0)
+            gate, rest = answer.steps[0]
+            assert (gate.fidelity, gate.left_at) == (FLOOR, 0)
+            assert rest.model == "slow"
+
+    asyncio.run(test())
 
 
 def test_without_a_floor_every_answer_is_promised_what_was_calibrated(curve: Path, built: Built) -> None:

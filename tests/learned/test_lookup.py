@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from latebind.learned.head import Head
-from latebind.learned.lookup import Lookup, LookupFunction
+from latebind.learned.lookup import Lookup, LookupFunction, Promises
 
 CLASSES = 3
 
@@ -74,3 +74,11 @@ def test_rows_are_asked_each_at_its_own_thresholds_by_every_lookup() -> None:
     rows = torch.tensor([SURE + UNSURE, SURE + SURE, UNSURE + UNSURE, UNSURE + UNSURE, SURE + SURE])
     _, hits = lookup(Asked(0), Asked(CLASSES))(rows, (), [strict, strict, lax, strict, none])
     assert hits.tolist() == [False, True, True, False, False]
+
+
+def test_a_level_that_a_version_lacks_is_asked_as_the_next_surer_one() -> None:
+    served = Promises((1.0, 0.99, 0.97, 0.95), ({}, {"a": 3.0}, {"a": 2.0}, {"a": 1.0}))
+    at_target, at_floor = {"a": 2.5}, {"a": 1.5}
+    assert served.of_version({0.97: at_target, 0.95: at_floor}) == ({}, {}, at_target, at_floor)
+    assert served.of_version({0.97: at_target, 0.9: at_floor}) == ({}, {}, at_target, at_target)
+    assert [served.down_to(least) for least in (0.0, 0.96, 0.97, 1.0)] == [4, 3, 3, 1]

@@ -15,14 +15,17 @@ from latebind.domain.config import PolicyConfig
 from latebind.domain.query import PlannerConfig
 from research.__main__ import app
 from research.gati.queries import (
+    BY_LOAD,
     FACES,
     OBJECTS,
+    OPTIONS,
     STEPS,
     TABLE_5,
     VEHICLES,
     Played,
     Task,
     exits_of,
+    floor_sides,
     replanned,
     run,
     side_rows,
@@ -59,6 +62,16 @@ def test_section_7_with_80_ms_four_fifths_get_the_larger_models() -> None:
     assert planned[STEPS[VEHICLES]] == {"ResNet-18": 1.0}
     assert found[STEPS[FACES]]["SE-LResNet50E-IR"] == pytest.approx(0.79, abs=0.05)
     assert found[STEPS[VEHICLES]]["ResNet-50"] == pytest.approx(0.80, abs=0.05)
+
+
+def test_a_model_at_a_level_as_one_option_is_worth_more_than_levels_by_the_load_alone() -> None:
+    policy = PolicyConfig("late", max_batch=1, shed=False)
+    found = {side: run(Task(one, 0.075, 200, curve=True)) for side, one in floor_sides(policy, 0.96).items()}
+    assert points(found[OPTIONS], found[BY_LOAD]) > 1.0
+    assert points(found[OPTIONS], found[replanned("expected")]) > 0.5
+    assert found[BY_LOAD].models[STEPS[OBJECTS]] == found[OPTIONS].models[STEPS[OBJECTS]] == {"ResNet-50": 1.0}
+    row = side_rows(found, block=100, seed=0)[2]
+    assert str(row["right in time, times levels by the load"]).startswith("1.01")
 
 
 def test_accuracy_and_latency_gain_at_once_where_deadlines_are_tight_and_our_planner_is_above_both_splits() -> None:

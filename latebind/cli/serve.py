@@ -121,7 +121,8 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
     first, wrong = _readable(selection) if settings.generations.keep_going else (selection.first(), NOTHING)
     texts = read_texts([path for name, path in first.models.items() if name not in wrong])
     settings = fitted(settings, said, texts=texts)
-    raise_file_limit(Limits().connections * (1 if settings.server.grpc_port is None else 2))
+    limits = Limits.by(settings.server)
+    raise_file_limit(limits.connections * (1 if settings.server.grpc_port is None else 2))
     async with AsyncExitStack() as stack:
         forks = stack.enter_context(fork_server())
         forks.warm()
@@ -140,7 +141,7 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
                     logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
                 else:
                     logger.info("serving %s version %s", spec.name, spec.version)
-                if told := too_large_a_row(spec.inputs):
+                if told := too_large_a_row(spec.inputs, limits):
                     logger.warning("%s: %s", spec.name, told)
             for told in selection.passed_over():
                 logger.warning("%s", told)
@@ -170,7 +171,7 @@ def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashbo
     if ":" in host:
         host = f"[{host}]"
         logger.info("listening at %s over %s", host, " and ".join(families(settings.server.host)))
-    url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}"
+    url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}{settings.server.prefix}"
     if settings.server.unix:
         url = f"unix:{settings.server.unix}"
     if dashboard and not settings.server.unix:  # no browser opens that

@@ -24,6 +24,8 @@ Where it listens, what it shows
   --host server.host: Address to listen on: 0.0.0.0 is all of IPv4, `::` all of IPv4 and IPv6. Default: 127.0.0.1.
   --port server.port: Port to listen on, 0 for any free one. Default: 8000.
   --unix server.unix: Speak HTTP on a Unix socket at this path, in place of host and port.
+  --prefix server.prefix: What the paths of all URLs begin with, as /models, where a proxy passes them on so. Default:
+    nothing.
   --grpc-port server.grpc_port: Port to speak gRPC on too, 0 for any free one. Needs latebind[grpc].
   --deadline-ms server.deadline (seconds): Deadline of requests that name none. Default: 1000.
   --show-exit server.show_exit: Whether answers say at which stage they left the network. Default: yes.
@@ -38,6 +40,10 @@ Who may call
   --tls-cert server.tls_cert: Speak TLS with this certificate (PEM, followed by its chain).
   --tls-key server.tls_key: The key of the certificate (PEM, no password).
   --tls-client-ca server.tls_client_ca: Answer only clients whose certificate this authority (PEM) signed.
+  --max-body server.max_body (bytes): The largest request, also after decompression, as 64MiB. Default: 64MiB.
+  --max-json server.max_json (bytes): The most of a request that may be JSON, which holds up others while it is read.
+    Default: 16MiB.
+  --max-connections server.max_connections: Connections over HTTP that may be open at once. Default: 4096.
   --shared-memory server.shared_memory: Let clients name system shared memory whose key begins with this; may be
     repeated. Default: none.
 Early exits and batches
@@ -125,6 +131,8 @@ READ: Mapping[str, Callable[[str, Any], Any]] = {  # what is not taken as it is 
     "deadline_ms": lambda _, milliseconds: milliseconds / 1e3,
     "cores": numbers,
     "memory": size,
+    "max_body": size,
+    "max_json": size,
     "cache_size": size,
 }
 PLACE = re.compile(r"`\$\.(\w+)")

@@ -45,7 +45,7 @@ class Ingress:
 
     async def open(self, application: Application, look: Look, *, limits: Limits | None = None) -> None:
         """Open the frontend once there is a replica. Raises what `Frontend.open` raises."""
-        settings, limits = application.settings, limits or Limits()
+        settings, limits = application.settings, limits or Limits.by(application.settings.server)
         self._look = look
         self.fleet = Fleet(most=settings.cluster.calls, limits=limits, secret=application.secret)
         await look(self.fleet.see)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Replica:
             )
             frontend = made(
                 inside,
-                limits=Limits(idle_seconds=IDLE),
+                limits=replace(Limits.by(server), idle_seconds=IDLE),
                 routes=(*ROUTES, replica_route()),
                 security=Security(Guard(token=application.secret), tls=None),
             )

@@ -22,6 +22,7 @@ from latebind.domain.split import Split
 TIERS = ("page-cache", "disk")
 KEY_PREFIX = re.compile(r"/?[A-Za-z0-9][A-Za-z0-9._-]*")
 HOST = re.compile(r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
+PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 ORIGIN = re.compile(r"https?://([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
@@ -230,12 +231,14 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the server listens, and who may do what. `dashboard` None: only where no other machine can reach it.
 
-    With `unix`, HTTP is spoken on a Unix socket at this path in place of `host` and `port`.
+    With `unix`, HTTP is spoken on a Unix socket at this path in place of `host` and `port`. The path of every URL
+    begins with `prefix`. `max_body` and `max_json` are bytes of a request, and of its JSON.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     unix: str = ""
+    prefix: str = ""
     grpc_port: int | None = None
     deadline: float = 1.0
     show_exit: bool = True
@@ -249,12 +252,20 @@ class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls_key: str = ""
     tls_client_ca: str = ""
     manage: bool = False
+    max_body: int = 64 << 20
+    max_json: int = 16 << 20
+    max_connections: int = 4096
     split_by: str = ""
 
     def __post_init__(self) -> None:
         ports = ("port",) if self.grpc_port is None else ("port", "grpc_port")
         _require("server", self, *ports, most=65535, say="give 1 to 65535, or 0 for any free port")
         _require("server", self, "deadline", above=0.0, say="give more than 0 seconds")
+        share = "give 1kB to 1GiB"  # more would be all that requests under way may hold together
+        _require("server", self, "max_body", "max_json", least=1000, most=1 << 30, say=share)
+        _require("server", self, "max_connections", least=1, say="give 1 or more")
+        if not PREFIX.fullmatch(self.prefix):
+            raise ConfigError(f"server.prefix is {self.prefix!r}: give the beginning of a path, as /models")
         for prefix in self.shared_memory:
             if not KEY_PREFIX.fullmatch(prefix):
                 raise ConfigError(f"server.shared_memory is {prefix!r}: give how keys begin, such as /latebind-")

@@ -62,7 +62,7 @@ class Frontend:
         security: Security | None = None,
     ) -> None:
         self._config = config or FrontendConfig()
-        self._limits = limits or Limits()
+        self._limits = limits or Limits.by(self._config)
         self._service = Service(
             gateway,
             deadline=self._config.deadline,

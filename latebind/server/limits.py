@@ -4,7 +4,9 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
+from typing import Self
 
+from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import TooLarge, Unavailable, UserError
 from latebind.domain.model import ModelSpec, TensorSpec
 
@@ -54,6 +56,11 @@ class Limits:
     preparing: int = max(2, (os.cpu_count() or 2) // 4)
     preparing_calls: int = 64
 
+    @classmethod
+    def by(cls, config: FrontendConfig) -> Self:
+        """Return the limits that a configuration asks for."""
+        return cls(body_bytes=config.max_body, json_bytes=config.max_json, connections=config.max_connections)
+
 
 def body_too_large(limits: Limits) -> TooLarge:
     """Return the error for a body past its limit."""
@@ -74,7 +81,7 @@ def too_large_a_row(inputs: Iterable[TensorSpec], limits: Limits | None = None) 
         return ""
     return (
         f"its largest row has {row / 1e6:.0f} MB and a request at most {most / 1e6:.0f} MB: clients can send rows "
-        "beyond that only in shared memory (`latebind serve --shared-memory`)"
+        "beyond that only in shared memory (`latebind serve --shared-memory`), or raise --max-body"
     )
 
 

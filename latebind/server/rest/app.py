@@ -105,7 +105,8 @@ class RestApp:
         routes: Sequence[Route] = ROUTES,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.context = Context(service, limits, dashboard)
+        self.context = Context(service, limits, dashboard, prefix=config.prefix)
+        self._prefix = config.prefix.encode()
         self.connections: set[HttpProtocol] = set()
         self.tasks: set[asyncio.Task[None]] = set()  # that answer
         self.date = b""  # a line of a head
@@ -206,6 +207,7 @@ class RestApp:
         names: Mapping[str, Any] = {}
         errors = OWN
         try:
+            path = self._within(path)
             route, names = self._find(asked, path)
             errors = route.errors
             if reason := _nobodys(names):
@@ -233,6 +235,13 @@ class RestApp:
             head_only=method == b"HEAD",
             errors=errors,
         )
+
+    def _within(self, path: bytes) -> bytes:
+        """Return a path without the server's prefix. Raises `NotFound` for one that does not begin with it."""
+        prefix = self._prefix
+        if prefix and not path.startswith(prefix + b"/"):
+            raise NotFound(f"no such path: those of this server begin with {prefix.decode()}/")
+        return path[len(prefix) :]
 
     def _preflight(self, path: bytes, fields: Mapping[bytes, bytes]) -> Verb:
         """Return the verb that answers a browser's question whether a page may call this path so (Fetch, 4.8)."""

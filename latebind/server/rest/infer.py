@@ -72,9 +72,12 @@ NO_NUMBER: Final = re.compile(rb"[\[,:]\s*-?(?:NaN|Infinity)")
 
 
 class Context:
-    """The context of one server's verbs. It has a codec for each model."""
+    """The context of one server's verbs, whose paths begin with `prefix`. It has a codec for each model."""
 
-    def __init__(self, service: Service, limits: Limits, dashboard: Dashboard | None = None) -> None:
+    def __init__(
+        self, service: Service, limits: Limits, dashboard: Dashboard | None = None, *, prefix: str = ""
+    ) -> None:
+        self.prefix = prefix
         self.service = service
         self.limits = limits
         self.dashboard = dashboard

@@ -98,8 +98,8 @@ def error_reply(error: LatebindError, errors: Errors = OWN) -> Reply:
 class Head(NamedTuple):
     """What a head says; all requests with the same head share it.
 
-    `target` is the path as sent, without the query string. `headers` have lower-case names, in the order in which they
-    came; `fields` and `names` are those of `Request`.
+    `target` is the path as sent, without the server's prefix and the query string. `headers` have lower-case names, in
+    the order in which they came; `fields` and `names` are those of `Request`.
 
     `HEAD` is a `GET` whose reply is sent without its body (`head_only`). `expects` is whether the client waits for a
     `100 Continue` before it sends its body (RFC 9110, 10.1.1), `chunked` whether it understands a reply in chunks

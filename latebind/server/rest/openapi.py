@@ -213,8 +213,8 @@ class Route:
         return re.compile(re.sub(r"{(\w+)}", lambda found: f"(?P<{found[1]}>{parts[found[1]]})", optional))
 
 
-def document(routes: Iterable[Route]) -> Json:
-    """Return the description of routes as plain types."""
+def document(routes: Iterable[Route], prefix: str = "") -> Json:
+    """Return the description of routes as plain types; the paths of the server begin with `prefix`."""
     paths: dict[str, Json] = {}
     for route in routes:
         for path in _variants(route.path) if route.summary else ():
@@ -226,6 +226,7 @@ def document(routes: Iterable[Route]) -> Json:
             "version": __version__,
             "description": "The Open Inference Protocol v2 with extensions, and what latebind tells beside it.",
         },
+        **({"servers": [{"url": prefix}]} if prefix else {}),
         "security": [{}, {"token": []}],
         "paths": paths,
         "components": {

@@ -252,8 +252,8 @@ ASKING, ASKING_TEI = (404, 500, 504), (404, 424, 429, 504)  # statuses of calls 
 
 async def description(context: Context, request: Request) -> Reply:
     """`GET /v2/openapi.json`."""
-    del context, request
-    return json_reply(document(ROUTES))
+    del request
+    return json_reply(document(ROUTES, context.prefix))
 
 
 OPENAI, COHERE, TEI = (ASKING, openai.OPENAI), (ASKING, rerank.COHERE), (ASKING_TEI, tei.TEI)

@@ -7,9 +7,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from latebind import __version__
 from latebind.domain.config import FrontendConfig
+from latebind.domain.errors import ConfigError
 from latebind.server.limits import Limits
 from latebind.server.service import EXTENSIONS
 from tests.server.bodies import DOUBLE, SCALAR, request
@@ -69,6 +71,20 @@ def test_a_chunked_body_is_read_to_its_end(site: Site) -> None:
 
 
 # What the frontend refuses ------------------------------------------------------------------------------------------
+
+
+def test_limits_of_the_configuration_are_kept_in_place_of_the_usual_ones() -> None:
+    config = FrontendConfig(port=0, max_body=3000, max_json=2000, max_connections=2)
+    with opened(config) as site:
+        for size, told in ((2500, "2000"), (3500, "3000")):
+            reply = site.post(DOUBLE, json.dumps(request()).encode() + b" " * size)
+            assert (reply.status, told in reply.error) == (413, True)
+        with site.connect(), site.connect():
+            assert site.get("/v2").status == 503
+    assert Limits.by(FrontendConfig()) == Limits()
+    for name, wrong in (("max_body", 0), ("max_json", 1 << 31), ("max_connections", 0)):
+        with pytest.raises(ConfigError, match=rf"server\.{name} is"):
+            structs.replace(config, **{name: wrong})
 
 
 def test_a_large_chunked_body_is_refused_while_it_arrives() -> None:

@@ -45,7 +45,8 @@ HAS_A_SAY, SAY_CONFIDENCE = 60, 0.8  # from so many on they must not speak again
 FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
 HEARSAY = 2.0  # rows of now
 MOST_SHOWN = 4_000  # rows
-OFTEN = 0.05  # the share of a class from which its rows limit how many are shown
+# The share of a class from which its rows limit how many are shown; where classes are many, half of their mean share.
+OFTEN = 0.05
 PRICES = 16
 
 TEMPERATURES = np.geomspace(0.25, 16.0, 85)
@@ -238,7 +239,8 @@ def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Se
     A class that comes now and then may have too few rows; those that are missing count as answered wrong.
     """
     ordered = {answer: (classes == answer).nonzero()[:, 0] for answer in mix}
-    most = [len(ordered[answer]) / share for answer, share in mix.items() if share >= OFTEN]
+    often = min(OFTEN, 0.5 / len(mix))
+    most = [len(ordered[answer]) / share for answer, share in mix.items() if share >= often]
     size = min([MOST_SHOWN, *most])
     chosen = [ordered[answer][: round(size * share)] for answer, share in mix.items()]
     missing = sum(round(size * share) for share in mix.values()) - sum(map(len, chosen))

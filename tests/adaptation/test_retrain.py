@@ -190,6 +190,17 @@ def test_rows_missing_of_a_rare_class_count_as_wrong() -> None:
     assert np.isinf(shown.scores[~shown.right]).all()  # whatever the threshold, they leave, wrongly
 
 
+def test_of_many_classes_as_many_rows_are_shown_as_nearly_all_have() -> None:
+    """As 150 intents come in 2,000 requests, and 3,000 texts were kept."""
+    generator = torch.Generator().manual_seed(0)
+    kept = torch.randint(150, (3_000,), generator=generator)
+    came = torch.bincount(torch.randint(150, (2_000,), generator=generator)) / 2_000
+    mix = {answer: share for answer, share in enumerate(came.tolist()) if share}
+    shown = rows_like(Seen(np.zeros((1, 3_000)), np.ones((1, 3_000), dtype=np.bool_)), mix, kept)
+    assert (~shown.right[0]).mean() < 0.005, "rows that are missing count as wrong"
+    assert shown.right.shape[1] > 800
+
+
 def test_of_classes_that_come_now_only_rows_of_now_tell_what_a_version_does() -> None:
     """Class 0 came now, always right; before it was always wrong. Class 1 came before only, half of it wrong."""
     classes = torch.tensor([0] * 40 + [0] * 40 + [1] * 40)

@@ -18,6 +18,7 @@ from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.compiled import is_compiled
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
+from latebind.engine.catalogue import Catalogue
 from latebind.engine.cores import fitted
 from latebind.forks.client import fork_server
 from latebind.heap import settle
@@ -27,7 +28,7 @@ from latebind.repository.listing import Selection, Serving
 from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
 from latebind.served import NOTHING, serving
-from latebind.server.access import Security
+from latebind.server.access import Guard, Security
 from latebind.server.limits import Limits, too_large_a_row
 from latebind.server.listening import check_addresses, families, raise_file_limit
 
@@ -68,7 +69,8 @@ def serve(
     threads, their product should not exceed those cores.
 
     When the engine's process dies, another takes over. On SIGHUP the repository is looked at again: new versions come
-    up beside what is served, are tried, and take over without anybody's noticing; meanwhile both are in memory.
+    up beside what is served, are tried, and take over without anybody's noticing; meanwhile both are in memory. Files
+    of tokens are read again too.
 
     Examples:
 
@@ -133,7 +135,7 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
         async with frontend:
             frontend.close_on_signals()
             settle()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, catalogue.look)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _look_again, catalogue, security.guard)
             if is_compiled():
                 logger.info("what launches and calls go through was compiled ahead of time")
             for spec in engines.models.values():
@@ -152,6 +154,15 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
         if frontend.hurried:
             await engines.close(0.0)
     return not frontend.hurried
+
+
+def _look_again(catalogue: Catalogue, guard: Guard) -> None:
+    """Have the repository looked at, and take tokens as their files have them now."""
+    catalogue.look()
+    try:
+        guard.read()
+    except ConfigError as error:
+        logger.error("the tokens stay those that they were: %s", error)
 
 
 def _readable(selection: Selection) -> tuple[Serving, Mapping[str, LatebindError | OSError]]:

@@ -6,6 +6,7 @@ import logging
 import re
 import ssl
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,6 +17,7 @@ from latebind.domain.errors import ConfigError, Denied, TurnedOff
 from latebind.server.tls import server_context
 
 SHORTEST = 16
+MOST_TOKENS = 4  # of one file: the one that is given out, and those before it that some clients still send
 TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")  # what may follow `Bearer` (RFC 6750, section 2.1)
 SCHEME = b"bearer "
 
@@ -38,22 +40,32 @@ class Guard:
     """
 
     def __init__(self, *, token: str = "", admin_token: str = "", strangers: bool = False) -> None:
+        self._files = ("", "")
         self._closed = strangers and not (token or admin_token)
-        admin = [_digest(admin_token.encode())] if admin_token else []
-        user = [_digest(token.encode())] if token else []
+        self._take([token] if token else [], [admin_token] if admin_token else [])
+
+    @classmethod
+    def from_files(cls, config: FrontendConfig) -> "Guard":
+        """Read the tokens that the configuration names. Raises `ConfigError`."""
+        guard = cls(strangers=not (is_loopback(config.host) or config.tls_client_ca))
+        guard._files = config.token_file, config.admin_token_file
+        guard._closed = guard._closed and not any(guard._files)
+        guard.read()
+        return guard
+
+    def read(self) -> None:
+        """Read the files again, if there are any. Raises `ConfigError`; then the tokens stay those that they were."""
+        if any(self._files):
+            token, admin_token = (read_tokens(Path(name)) if name else [] for name in self._files)
+            self._take(token, admin_token)
+
+    def _take(self, tokens: Sequence[str], admin_tokens: Sequence[str]) -> None:
+        admin, user = ([_digest(token.encode()) for token in each] for each in (admin_tokens, tokens))
         self._keys: dict[Access, list[bytes]] = {
             Access.OPEN: [],
             Access.ORDINARY: user and user + admin,
             Access.MUTATING: admin or user,
         }
-
-    @classmethod
-    def from_files(cls, config: FrontendConfig) -> "Guard":
-        """Read the tokens that the configuration names. Raises `ConfigError`."""
-        strangers = not (is_loopback(config.host) or config.tls_client_ca)
-        names = config.token_file, config.admin_token_file
-        token, admin_token = (read_token(Path(name)) if name else "" for name in names)
-        return cls(token=token, admin_token=admin_token, strangers=strangers)
 
     def asks(self, access: Access) -> bool:
         """Tell whether such a call needs a token."""
@@ -76,22 +88,25 @@ class Guard:
             raise Denied(f"the token is not good for this call, which needs {access.value}")
 
 
-def read_token(path: Path) -> str:
-    """Return the token in a file of one line; warn if other users may read the file. Raises `ConfigError`."""
+def read_tokens(path: Path) -> list[str]:
+    """Return the tokens in a file, one a line; warn if other users may read the file. Raises `ConfigError`."""
     try:
-        text = path.read_text("ascii").strip()
+        tokens = path.read_text("ascii").split("\n")
         mode = path.stat().st_mode
     except OSError as error:
         raise ConfigError(f"token file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        text, mode = "", 0
-    if not TOKEN.fullmatch(text):
-        raise ConfigError(f"token file {path} is not one line of letters, digits and ._~+/-: write one token into it")
-    if len(text) < SHORTEST:
-        raise ConfigError(f"the token in {path} has under {SHORTEST} characters: make one with `openssl rand -hex 32`")
+        tokens, mode = [], 0
+    tokens = [text for token in tokens if (text := token.strip())]
+    if not tokens or not all(map(TOKEN.fullmatch, tokens)):
+        raise ConfigError(f"token file {path} has not a token on each line, of letters, digits and ._~+/-: write one")
+    if len(tokens) > MOST_TOKENS:
+        raise ConfigError(f"token file {path} has {len(tokens)} tokens: leave {MOST_TOKENS} of them at most")
+    if min(map(len, tokens)) < SHORTEST:
+        raise ConfigError(f"a token in {path} has under {SHORTEST} characters: make one with `openssl rand -hex 32`")
     if mode & stat.S_IROTH:
         log.warning("everybody on this machine may read the token in %s: chmod 600 it", path)
-    return text
+    return tokens
 
 
 def _digest(token: bytes) -> bytes:

@@ -145,6 +145,31 @@ def test_nothing_that_can_be_served_is_told_also_where_the_server_would_keep_goi
 
 
 @pytest.mark.slow
+def test_on_hang_up_the_server_reads_its_tokens_again(tmp_path: Path) -> None:
+    add_version(tmp_path / "models", "scale", 1, 2.0)
+    file, old, new = tmp_path / "token", "old-0123456789abcdef", "new-0123456789abcdef"
+    file.write_text(old)
+
+    def status(token: str) -> int:
+        asked = Request(f"{server.url}/v2/models/scale", headers={"Authorization": f"Bearer {token}"})
+        try:
+            with urlopen(asked, timeout=PATIENCE) as reply:
+                return int(reply.status)
+        except HTTPError as error:
+            return error.code
+
+    with launched(tmp_path / "models", "--token-file", str(file)) as server:
+        assert (status(old), status(new)) == (200, 401)
+        file.write_text(new)
+        server.process.send_signal(signal.SIGHUP)
+        until = time.monotonic() + PATIENCE
+        while status(new) != 200:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert status(old) == 401
+
+
+@pytest.mark.slow
 def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     add_version(tmp_path, "scale", 1, 2.0)

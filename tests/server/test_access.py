@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError, Denied, TurnedOff
-from latebind.server.access import Access, Guard, check_exposure, read_token
+from latebind.server.access import Access, Guard, check_exposure, read_tokens
 from latebind.server.limits import Foreign
 from latebind.server.rest.app import RequestFilter
 from latebind.server.rest.openapi import Route
@@ -76,11 +76,13 @@ def test_what_is_not_quite_the_token_opens_nothing(shown: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is not one line"),
-        (b"two tokens-in-one-line", "is not one line"),
-        (b"first-0123456789abcdef\nsecond-0123456789abcdef\n", "is not one line"),
-        ("schlüssel-0123456789".encode(), "is not one line"),
-        (b"\0" * 32, "is not one line"),
+        (b"", "has not a token on each line"),
+        (b"two tokens-in-one-line", "has not a token on each line"),
+        (b"first-0123456789abcdef\nsecond 0123456789abcdef\n", "has not a token on each line"),
+        (b"first-0123456789abcdef\nshort\n", "under 16 characters"),
+        (b"first-0123456789abcdef\n" * 5, "has 5 tokens"),
+        ("schlüssel-0123456789".encode(), "has not a token on each line"),
+        (b"\0" * 32, "has not a token on each line"),
         (b"short", "under 16 characters"),
     ],
 )
@@ -88,7 +90,28 @@ def test_a_file_that_is_no_token_is_a_clear_error(tmp_path: Path, content: bytes
     file = tmp_path / "token"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=message):
-        read_token(file)
+        read_tokens(file)
+
+
+def test_tokens_change_while_both_are_good_and_stay_where_their_file_is_none(tmp_path: Path) -> None:
+    file, new = tmp_path / "token", "new-0123456789abcdef"
+    file.write_text(f"{USER}\n")
+    guard = Guard.from_files(FrontendConfig(host="0.0.0.0", token_file=str(file)))
+
+    def good() -> tuple[bool, ...]:
+        return tuple(opens(guard, Access.MUTATING, shown) for shown in (USER, new, None))
+
+    assert good() == (True, False, False)
+    for content, wanted in ((f"{new}\n\n{USER}", (True, True, False)), (f"{new}\n", (False, True, False))):
+        file.write_text(content)
+        assert good() != wanted  # not before it is read
+        guard.read()
+        assert good() == wanted
+    for spoil in (lambda: file.write_text(""), lambda: file.write_text("short"), file.unlink):
+        spoil()
+        with pytest.raises(ConfigError, match="token"):
+            guard.read()
+        assert good() == (False, True, False)
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True)])
@@ -98,7 +121,7 @@ def test_a_token_that_everybody_may_read_is_warned_of(
     file = tmp_path / "token"
     file.write_text(USER + "\n")
     file.chmod(mode)
-    assert read_token(file) == USER
+    assert read_tokens(file) == [USER]
     assert ("chmod 600" in caplog.text) == warned
     assert USER not in caplog.text
 

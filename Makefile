@@ -2,6 +2,7 @@
 # make dist: builds the wheel and the source distribution, checks them, and serves a model from the wheel alone.
 # make matrix: the tests that are not slow on each Python of the classifiers that is there (noxfile.py).
 # make lint: what is under deploy/ and .github/, by the linters of those who read it.
+# make docs: builds the documents as a site, strictly, into out/site.
 # make compiled: the tests of what `LATEBIND_COMPILE=1 pip install .` compiles, against that; it fetches its compiler.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +12,7 @@ OF_COMPILED := tests/batching tests/domain tests/engine tests/queries tests/serv
 # Modules are compiled as they are first imported, and kept: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench compiled dist matrix lint clean
+.PHONY: demo test check bench compiled dist docs matrix lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.digits.demo
@@ -37,18 +38,22 @@ compiled: $(INSTALLED)
 
 dist: $(INSTALLED)
 	rm -rf out/dist
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt ".[release]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[release]"
 	$(BIN)/python -m build --outdir out/dist .
 	$(BIN)/python -m twine check --strict out/dist/*
 	$(BIN)/python -m tests.release.first_use out/dist/*.whl
 
 matrix: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet ".[release]"
+	$(BIN)/python -m pip install --quiet --editable ".[release]"
 	$(BIN)/python -m nox
 
 lint: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet ".[lint]"
+	$(BIN)/python -m pip install --quiet --editable ".[lint]"
 	$(BIN)/python -m pytest tests/release
+
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:
 	rm -rf .venv out

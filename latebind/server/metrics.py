@@ -43,7 +43,7 @@ FAILURES = {
 }
 # Every family: its kind, what it is, its labels and, where it is one figure of the engine's as it stands, which one.
 # Those of Triton are of no kind, for a counter's name would get the suffix `_total`.
-SIZE, STEP = (*MODEL, "size"), (*MODEL, "step")
+SIZE, STEP, GPU = (*MODEL, "size"), (*MODEL, "step"), ("gpu_uuid",)
 FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_requests": (Counter, "Requests by how they ended", (*MODEL, "outcome"), "requests"),
     "latebind_left_at": (Counter, "Answers by the stage they left at", (*MODEL, "stage"), "left_at"),
@@ -123,9 +123,21 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "nv_inference_compute_infer_duration_us": (Untyped, "Time with a worker, summed", MODEL),
     "nv_inference_compute_output_duration_us": (Untyped, "Time in which outputs were moved: none", MODEL),
     "nv_inference_first_response_histogram_ms": (Histogram, "Time to the first answer", MODEL),
+    "nv_cpu_utilization": (
+        Gauge,
+        "Share of the time that the cores were busy, since the metrics were last asked for",
+        (),
+    ),
+    "nv_cpu_memory_total_bytes": (Gauge, "Memory of the machine", ()),
+    "nv_cpu_memory_used_bytes": (Gauge, "Memory of the machine that is not available", ()),
+    "nv_gpu_utilization": (Gauge, "Share of the time that the GPU was busy, as its driver tells", GPU),
+    "nv_gpu_memory_total_bytes": (Gauge, "Memory of the GPU", GPU),
+    "nv_gpu_memory_used_bytes": (Gauge, "Memory of the GPU in use", GPU),
+    "nv_gpu_power_usage": (Gauge, "What the GPU draws, in watts", GPU),
+    "nv_gpu_power_limit": (Gauge, "What the GPU may draw, in watts", GPU),
+    "nv_energy_consumption": (Gauge, "What the GPU took since its driver was loaded, in joules", GPU),
 }
 OF_FIGURES = {figure: name for name, (_, _, _, *figures) in FAMILIES.items() for figure in figures}
-MACHINE = "Of the machine, since the metrics were asked for last; of the GPU, as its driver tells"
 
 
 class Exposition(Collector):
@@ -172,11 +184,6 @@ class Exposition(Collector):
                     self.add(name, each, *labels, str(last))
             else:
                 self.add(name, value, *labels)
-
-    def of_machine(self, name: str, value: float, **labels: str) -> None:
-        """Add a figure of the machine."""
-        family = self._found.setdefault(name, Gauge(name, MACHINE, labels=tuple(labels)))
-        family.add_metric(tuple(labels.values()), value)
 
 
 def prometheus_text(
@@ -229,10 +236,10 @@ def prometheus_text(
         if adaptation and name in adaptation:
             _add_adaptation(found, adaptation[name], labels)
     for what, value in (machine or {}).get("cpu", {}).items():
-        found.of_machine(f"nv_cpu_{what}", value)
+        found.add(f"nv_cpu_{what}", value)
     for what, value in (machine or {}).get("gpu", {}).items():
         whole = what if what == "energy_consumption" else f"gpu_{what}"
-        found.of_machine(f"nv_{whole}", value, gpu_uuid=snapshot.get("gpu", ""))
+        found.add(f"nv_{whole}", value, snapshot.get("gpu", ""))
     registry = CollectorRegistry(auto_describe=False)
     registry.register(found)
     return generate_latest(registry)

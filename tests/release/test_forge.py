@@ -38,6 +38,11 @@ def test_tests_run_on_every_python_of_the_classifiers_and_on_no_other() -> None:
     assert PROJECT["project"]["requires-python"] == f">={min(TESTED, key=lambda version: int(version[2:]))}"
 
 
+def test_whoever_cites_names_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (cited["version"], cited["license"]) == (PROJECT["project"]["version"], PROJECT["project"]["license"])
+
+
 def test_compiled_wheels_are_built_for_every_python_that_was_tested() -> None:
     built = PROJECT["tool"]["cibuildwheel"]
     assert built["environment"]["LATEBIND_COMPILE"] == "1"

@@ -40,12 +40,21 @@ Look = Callable[[Tensor], Scored]  # what a stage yields -> answers (B, classes)
 Thresholds = Callable[[Rows, Rows], Floats]  # from rows to choose them by, and others to show that they hold
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """A part of a network. `again`: it begins another network and takes what the first one took."""
+    """A part of a network. `again`: it begins another network and takes what the first one took.
+
+    Two are the same where they call the same: what a backend has compiled may not be hashed, nor compared.
+    """
 
     run: StageFunction
     again: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stage) and (other.run is self.run, other.again) == (True, self.again)
+
+    def __hash__(self) -> int:
+        return hash((id(self.run), self.again))
 
 
 @dataclass(frozen=True, slots=True)

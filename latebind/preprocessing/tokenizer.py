@@ -6,6 +6,7 @@ doubled keys. Its own padding and truncation are left out.
 
 import base64
 import binascii
+import hashlib
 import math
 import os
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -44,6 +46,7 @@ TRIAL_SECONDS = 60  # of processor time for all texts
 TEXT_SECONDS = 2.0  # of processor time for a text of `USUAL_BYTES`, and more for a longer one as it is longer
 USUAL_BYTES = 1 << 16
 PATIENCE = 60.0  # seconds that a trial may take on a busy machine
+MOST_PASSED = 1_000  # files that are remembered
 
 Fields: TypeAlias = Mapping[str, Callable[["_Checker", Any, str], None]]
 
@@ -92,11 +95,23 @@ def is_of_library(error: BaseException) -> bool:
 def check_tokenizer(data: bytes, *, longest_text: int = USUAL_BYTES) -> TokenizerFile:
     """Check what a `tokenizer.json` holds, and try it on texts of `longest_text` bytes in a process with limits.
 
-    Raises `RepositoryError` if it holds what it may not, breaks, or takes too long or too much memory.
+    What has passed in this process passes again: models of one repository often have one tokenizer, and a trial takes a
+    second. Raises `RepositoryError` if it holds what it may not, breaks, or takes too long or too much memory.
     """
-    file = read_tokenizer(data)
-    try_tokenizer(file, longest_text=longest_text)
+    file, passed = read_tokenizer(data), _passed()
+    tried = hashlib.sha256(file.json.encode()).digest(), longest_text
+    if tried not in passed:
+        try_tokenizer(file, longest_text=longest_text)
+        if len(passed) >= MOST_PASSED:
+            passed.clear()
+        passed.add(tried)
     return file
+
+
+@cache
+def _passed() -> set[tuple[bytes, int]]:
+    """The files that have passed in this process, by their sums, with the longest text."""
+    return set()
 
 
 def try_tokenizer(file: TokenizerFile, *, longest_text: int) -> None:

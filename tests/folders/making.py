@@ -441,24 +441,26 @@ def reference(name: str, folder: Path) -> Callable[[Sequence[Any], Sequence[str]
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         longest = LONGEST - 2 if case.model.startswith(("Roberta", "XLMRoberta", "MPNet")) else LONGEST
         longest = 24 if case.pooling else longest
+    elif case.of == "image":
+        processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
+    else:
+        extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
 
     def read(raw: Any, second: str | None) -> Any:
         if case.of == "text":
             return tokenizer(raw, second, truncation=True, max_length=longest, return_tensors="pt")
         if case.of == "image":
-            processor = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil")
             made = processor(images=Image.open(io.BytesIO(raw)).convert("RGB"), return_tensors="pt")
             return {"pixel_values": made["pixel_values"]}
-        extractor = transformers.AutoFeatureExtractor.from_pretrained(folder)
         made = extractor(samples_in(raw), sampling_rate=16_000, return_tensors="pt")
         return {"input_values": made["input_values"]}
 
     @torch.inference_mode()
     def ask(raw: Sequence[Any], seconds: Sequence[str]) -> list[tuple[torch.Tensor, ...]]:
-        answers = list[tuple[torch.Tensor, ...]]()
+        answers, known = list[tuple[torch.Tensor, ...]](), frozenset(signature(model.forward).parameters)
         for place, one in enumerate(raw):
             rows = read(one, seconds[place] if seconds else None)
-            taken = {key: rows[key] for key in rows if key in signature(model.forward).parameters}
+            taken = {key: rows[key] for key in rows if key in known}
             found = model(**taken)
             if case.task is not Task.EMBED:
                 answers.append((found.logits, found.pred_boxes) if case.task is Task.DETECT else (found.logits,))

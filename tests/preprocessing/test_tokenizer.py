@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Callable
 from copy import deepcopy
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -206,6 +207,32 @@ def test_a_file_beyond_the_bound_is_not_even_read(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("name", FAMILIES)
 def test_files_of_all_families_pass_their_trial(name: str, files: dict[str, Content]) -> None:
     check_tokenizer(bytes_of(files[name]))
+
+
+def test_a_file_that_has_passed_is_not_tried_again_but_for_longer_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = list[int]()
+
+    def trying(file: checked.TokenizerFile, *, longest_text: int) -> None:
+        tried.append(longest_text)
+        try_tokenizer(file, longest_text=longest_text)
+
+    monkeypatch.setattr(checked, "try_tokenizer", trying)
+    monkeypatch.setattr(checked, "_passed", cache(set[tuple[bytes, int]]))
+    content = json_of(bert())
+    for longest in (100, 100, 200):
+        check_tokenizer(bytes_of(content), longest_text=longest)
+    assert tried == [100, 200]
+    content["model"]["vocab"]["another"] = len(content["model"]["vocab"])
+    check_tokenizer(bytes_of(content), longest_text=100)
+    content["pre_tokenizer"] = splitting("(?s:a)")
+    for _ in range(2):  # what has failed is tried each time
+        with pytest.raises(RepositoryError, match="did not pass"):
+            check_tokenizer(bytes_of(content), longest_text=100)
+    assert tried == [100, 200, 100, 100, 100]
+    monkeypatch.setattr(checked, "MOST_PASSED", 1)
+    check_tokenizer(bytes_of(json_of(bert())), longest_text=300)
+    check_tokenizer(bytes_of(json_of(bert())), longest_text=100)  # which made room
+    assert tried[5:] == [300, 100]
 
 
 def test_a_file_that_breaks_the_library_does_so_in_the_process_with_limits() -> None:

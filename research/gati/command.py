@@ -1,6 +1,7 @@
 """`python -m research caches`, `calibration`, `locality`, `drift`, `load`, `queries` and `queries-live`."""
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -203,7 +204,10 @@ def load(
         int, Option(help="Simulated: requests of each load and seed; with bursts, at least a period.")
     ] = 10_000,
     seconds: Annotated[float, Option(help="Live: how long a block lasts; with bursts, at least a period.")] = 5.0,
-    seeds: Annotated[int, Option(help="How many halves of the rows to calibrate on.")] = 20,
+    seeds: Annotated[int, Option(min=1, help="How many halves of the rows to calibrate on.")] = 20,
+    keep: Annotated[
+        Path | None, Option(help="Write what each half gave to this folder, and go on from what is there.")
+    ] = None,
     conditions: Conditions,
     output: Output,
 ) -> None:
@@ -226,14 +230,24 @@ def load(
             tuple(load or loaded.LOADS), tuple(pattern or (loaded.STEADY, loaded.BURSTS)), deadline * trial.alone
         )
 
+        asked_for = f"{asked.model}, {fidelity:g} down to {floor:g}, {below:g} below, confidence {confidence:g}"
+        asked_for += f", {deadline:g} times alone, {cells.loads} {cells.patterns}"
+
+        def shelf(part: str, sides: Iterable[str], length: str) -> loaded.Shelf | None:
+            of = f"{asked_for}, {', '.join(sides)}, {length}"
+            return None if keep is None else loaded.Shelf(keep / part, of)
+
         def virtual(tell: Progress) -> Found:
             sides = tuple(chosen(loaded.POLICIES, side or (), always=(loaded.OURS,)))
-            return _by_load(trial, loaded.simulated(trial, cells, sides, requests=requests, seeds=numbers, tell=tell))
+            half = partial(loaded.simulated, trial, cells, sides, requests=requests)
+            return _by_load(
+                trial, loaded.halves(numbers, half, shelf("simulated", sides, f"{requests} requests"), tell)
+            )
 
         def engines(tell: Progress) -> Found:
             sides = chosen(load_live.sides(floor, below), side or (), always=(SERIAL, loaded.FIXED, loaded.OURS))
-            blocks = load_live.live(trial, cells, sides, seconds=seconds, seeds=numbers, setting=setting, tell=tell)
-            return _by_load(trial, blocks)
+            half = partial(load_live.live, trial, cells, sides, seconds=seconds, setting=setting)
+            return _by_load(trial, loaded.halves(numbers, half, shelf("live", sides, f"{seconds:g} s"), tell))
 
         parts: dict[str, Part] = {"simulated": virtual, "live": engines}
         evaluate(parts if output.part else {"simulated": virtual}, output, {"alone": f"{1e3 * trial.alone:.2f} ms"})

@@ -11,12 +11,13 @@ chance if its promise held exactly, and how often it was so far under as happens
 again show nothing new: the chance is that of the distinct rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -129,7 +130,9 @@ class Cells:
 
 
 Cell = tuple[str, float]  # a pattern of arrivals, and a load
+Half = dict[Cell, dict[str, Played]]  # by side
 Blocks = dict[Cell, dict[str, list[Played]]]  # by side, in the order of seeds
+COLUMNS = ("promised", "right", "in_time", "rows")
 
 
 class Trial:
@@ -264,22 +267,77 @@ def drawn(pattern: str, rate: float, requests: int, rows: int, random: Random) -
     return found
 
 
-def simulated(
-    trial: Trial, cells: Cells, sides: Sequence[str], *, requests: int, seeds: Sequence[int], tell: Progress
-) -> Blocks:
-    """Return what became of the requests of each side."""
+def simulated(trial: Trial, cells: Cells, sides: Sequence[str], seed: int, *, requests: int) -> Half:
+    """Return what became of the requests of each side on one half of the rows."""
+    half: Half = {}
+    with trial.case(seed) as case:
+        most = capacity(case, Random(f"{seed} capacity"), 2_000)
+        for pattern, load in cells.every:
+            random = Random(f"{seed} {pattern} {load}")
+            count = requests if pattern == STEADY else max(requests, round(load * most * PERIOD))
+            arrivals = drawn(pattern, load * most, count, len(case.traffic), random)
+            half[pattern, load] = {side: play(case, side, arrivals, cells.allowed) for side in sides}
+    return half
+
+
+# Halves, one after another --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """A folder with a file for each half, from which a later run goes on; `of` says what all of them are of."""
+
+    folder: Path
+    of: str
+
+    def read(self, seed: int) -> Half | None:
+        """Return what became of the requests on one half, None if that is not there.
+
+        Raises `ConfigError` for a file that is of something else.
+        """
+        path = self._path(seed)
+        if not path.exists():
+            return None
+        with np.load(path, allow_pickle=False) as stored:
+            if str(stored["of"]) != self.of:
+                raise ConfigError(f"{path} is of {stored['of']}, not of {self.of}: take another folder")
+            half: Half = {}
+            for place, (pattern, load, side) in enumerate(stored["names"].tolist()):
+                promised, right, in_time, rows, told = (stored[f"{place} {name}"] for name in (*COLUMNS, "told"))
+                played = Played(promised, right, in_time, rows, int(told[0]), float(told[1]))
+                half.setdefault((pattern, float(load)), {})[side] = played
+        return half
+
+    def write(self, seed: int, half: Half) -> None:
+        """Store what became of the requests on one half."""
+        names, arrays = list[tuple[str, str, str]](), dict[str, Any]()
+        for (pattern, load), sides in half.items():
+            for side, played in sides.items():
+                arrays |= {f"{len(names)} {column}": getattr(played, column) for column in COLUMNS}
+                arrays[f"{len(names)} told"] = np.array([played.dropped, played.behind])
+                names.append((pattern, repr(load), side))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        unfinished = self._path(seed).with_suffix(".part.npz")
+        np.savez_compressed(unfinished, of=np.array(self.of), names=np.array(names), **arrays)
+        unfinished.replace(self._path(seed))
+
+    def _path(self, seed: int) -> Path:
+        return self.folder / f"{seed}.npz"
+
+
+def halves(seeds: Sequence[int], half: Callable[[int], Half], shelf: Shelf | None, tell: Progress) -> Blocks:
+    """Return what became of the requests of each side on all halves, of which some may be on a shelf already."""
     blocks: Blocks = {}
     for number, seed in enumerate(seeds):
-        tell(f"seed {seed}", number / len(seeds))
-        with trial.case(seed) as case:
-            most = capacity(case, Random(f"{seed} capacity"), 2_000)
-            for pattern, load in cells.every:
-                random = Random(f"{seed} {pattern} {load}")
-                count = requests if pattern == STEADY else max(requests, round(load * most * PERIOD))
-                arrivals = drawn(pattern, load * most, count, len(case.traffic), random)
-                for side in sides:
-                    played = play(case, side, arrivals, cells.allowed)
-                    blocks.setdefault((pattern, load), {}).setdefault(side, []).append(played)
+        found = None if shelf is None else shelf.read(seed)
+        if found is None:
+            tell(f"seed {seed}", number / len(seeds))
+            found = half(seed)
+            if shelf is not None:
+                shelf.write(seed, found)
+        for cell, sides in found.items():
+            for side, played in sides.items():
+                blocks.setdefault(cell, {}).setdefault(side, []).append(played)
     return blocks
 
 
@@ -343,9 +401,7 @@ def by_run(blocks: Blocks, side: str) -> list[Played]:
 
 def joined(parts: Sequence[Played]) -> Played:
     """Return several outcomes as one."""
-    promised, right, in_time, rows = (
-        np.concatenate([getattr(one, name) for one in parts]) for name in ("promised", "right", "in_time", "rows")
-    )
+    promised, right, in_time, rows = (np.concatenate([getattr(one, name) for one in parts]) for name in COLUMNS)
     return Played(promised, right, in_time, rows, sum(one.dropped for one in parts))
 
 

@@ -6,7 +6,6 @@ from random import Random
 
 import numpy as np
 
-from latebind.bench.rounds import Progress
 from latebind.bench.server import pinned
 from latebind.bench.subject import Setting
 from latebind.domain.config import PolicyConfig
@@ -21,9 +20,9 @@ from research.gati.load import (
     POLICIES,
     SLACK_FIT,
     TO_THE_END,
-    Blocks,
     Case,
     Cells,
+    Half,
     Played,
     Trial,
     drawn,
@@ -43,23 +42,10 @@ def sides(floor: float, below: float) -> dict[str, Side]:
     return {side.label: side for side in found}
 
 
-def live(
-    trial: Trial,
-    cells: Cells,
-    sides: Mapping[str, Side],
-    *,
-    seconds: float,
-    seeds: Sequence[int],
-    setting: Setting,
-    tell: Progress,
-) -> Blocks:
-    """Return what became of the requests of each side; for each seed engines are started with thresholds of its own."""
-    blocks: Blocks = {}
-    for number, seed in enumerate(seeds):
-        tell(f"seed {seed}", number / len(seeds))
-        with trial.case(seed) as case, pinned(setting.frontend_cores):
-            asyncio.run(_held(trial, case, cells, sides, seconds, Random(f"{seed} live"), setting, blocks))
-    return blocks
+def live(trial: Trial, cells: Cells, sides: Mapping[str, Side], seed: int, *, seconds: float, setting: Setting) -> Half:
+    """Return what became of the requests of each side on one half, with engines that have its thresholds."""
+    with trial.case(seed) as case, pinned(setting.frontend_cores):
+        return asyncio.run(_held(trial, case, cells, sides, seconds, Random(f"{seed} live"), setting))
 
 
 async def _held(
@@ -70,11 +56,11 @@ async def _held(
     seconds: float,
     random: Random,
     setting: Setting,
-    blocks: Blocks,
-) -> None:
-    """Hold the engines of one seed, and add what became of the requests of all cells."""
+) -> Half:
+    """Hold the engines of one seed, and return what became of the requests of all cells."""
     (path,) = find_models(case.repository, [trial.subject.model])
     names = [name for name in sides if name != SERIAL]
+    half: Half = {}
     async with session(path, sides, trial.subject.take(case.traffic).inputs, setting) as here:
         took = await here.saturated([FIXED], CAPACITY_SECONDS, CAPACITY_ROUNDS, random, lambda text, share: None)
         # The pace that deadlines and loads are told by is that of the engine, not of the profile.
@@ -85,9 +71,8 @@ async def _held(
         for pattern, load in cells.every:
             lasts = max(seconds, PERIOD) if pattern == BURSTS else seconds
             times = times_of(pattern, load * most, lasts, random)
-            found = await played(here, names, times, case, random, alone, allowed)
-            for name, one in found.items():
-                blocks.setdefault((pattern, load), {}).setdefault(name, []).append(one)
+            half[pattern, load] = await played(here, names, times, case, random, alone, allowed)
+    return half
 
 
 def times_of(pattern: str, rate: float, seconds: float, random: Random) -> list[float]:

@@ -1,12 +1,15 @@
 """The benchmark of depth by the load, on digits: every side's answers are counted by what real lookups answer."""
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 
 from latebind.bench.subject import Setting, Subject
+from latebind.domain.errors import ConfigError
 from latebind.learned.build import CURVE
 from latebind.learned.promise import Promise
 from research.gati import load, load_live
@@ -53,13 +56,36 @@ def test_alone_everybody_runs_to_the_end_and_a_crowd_is_answered_nearly_as_at_th
 
 def test_tables_have_a_row_for_each_load_and_each_class_of_promise(trial: load.Trial) -> None:
     cells = load.Cells((0.5, 2.0), (load.STEADY,), 10.0 * trial.alone)
-    blocks = load.simulated(trial, cells, tuple(load.POLICIES), requests=300, seeds=(0,), tell=quiet)
+    half = partial(load.simulated, trial, cells, tuple(load.POLICIES), requests=300)
+    blocks = load.halves((0,), half, None, quiet)
     table = load.by_load(blocks)
     assert [row["load"] for row in table] == ["50%", "200%"]
     assert all(set(load.POLICIES) <= set(row) for row in table)
     *classes, _ = load.kept(blocks)
     told = [float(str(row["promised"])) for row in classes]
     assert told == sorted(told, reverse=True)
+
+
+def test_a_run_goes_on_from_the_halves_that_are_there_and_takes_none_of_something_else(tmp_path: Path) -> None:
+    made = list[int]()
+
+    def half(seed: int) -> load.Half:
+        made.append(seed)
+        sides = {load.OURS: of(0.9, seed, 10), load.FIXED: replace(of(0.99, 0, 10), dropped=3, behind=0.25)}
+        return {(load.STEADY, 0.6): sides, (load.BURSTS, 2.0): sides}
+
+    shelf = load.Shelf(tmp_path / "new", "this")
+    load.halves((0, 1), half, shelf, quiet)
+    again = load.halves((0, 1, 2), half, shelf, quiet)
+    assert made == [0, 1, 2]
+    assert list(again) == [(load.STEADY, 0.6), (load.BURSTS, 2.0)]
+    assert [10 - one.right.sum() for one in again[load.STEADY, 0.6][load.OURS]] == [0, 1, 2]
+    whole, stored = half(1)[load.BURSTS, 2.0][load.FIXED], again[load.BURSTS, 2.0][load.FIXED][1]
+    assert (stored.dropped, stored.behind) == (3, 0.25)
+    for column in load.COLUMNS:
+        np.testing.assert_array_equal(getattr(stored, column), getattr(whole, column))
+    with pytest.raises(ConfigError, match="is of this, not of that"):
+        load.halves((0,), half, load.Shelf(tmp_path / "new", "that"), quiet)
 
 
 def of(promised: float, wrong: int, answers: int, *, distinct: int = 10**6) -> load.Played:
@@ -101,11 +127,11 @@ def test_each_quarter_of_the_lengths_is_told_by_itself() -> None:
 def test_engines_of_all_sides_answer_the_same_arrivals_and_say_what_they_promise(trial: load.Trial) -> None:
     cells, setting = load.Cells((1.0,), (load.STEADY,), 20.0 * trial.alone), Setting(engine_core=0, paced=0.02)
     sides = load_live.sides(0.85, 1.0)
-    blocks = load_live.live(trial, cells, sides, seconds=0.3, seeds=(0,), setting=setting, tell=quiet)
-    found = {side: one for side, (one,) in blocks[load.STEADY, 1.0].items()}
+    half = load_live.live(trial, cells, sides, 0, seconds=0.3, setting=setting)
+    found = half[load.STEADY, 1.0]
     assert set(found) == {load.FIXED, load.SLACK_FIT, load.TO_THE_END, load.COMPACTED, load.OURS}
     rows = found[load.OURS].rows
     for side, one in found.items():
         assert one.rows.tolist() == rows.tolist()
         assert set(one.promised[one.answered]) <= {0.9, *(() if side == load.FIXED else (1.0, *CURVE))}
-    assert load.by_load(blocks)
+    assert load.by_load(load.halves((0,), lambda _: half, None, quiet))

@@ -30,6 +30,7 @@ from latebind.cli.console import Row, Rows
 from latebind.domain.actions import Outcome
 from latebind.domain.config import SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, Grid, ModelCosts
+from latebind.heap import settle
 from latebind.learned.metadata import read_caches, with_caches
 from latebind.program.metadata import read_spec_and_costs
 from latebind.repository.directory import ModelDirectory
@@ -212,6 +213,7 @@ async def session(
             await asked[side].saturate(name, WARM_UP * batches, WARM_UP)
         here = Session(served, sides, rows, asked, setting.paced)
         await here.pace()
+        settle()  # a collection stops the client for 0.2 s where a trained model is in memory: ten deadlines
         yield here
 
 

@@ -199,7 +199,7 @@ class Asked:
         now = time.monotonic()
         each = zip(calls, [None] * len(calls) if rows is None else rows, strict=True)
         return await in_time(
-            [(at, partial(self.call, model, row, allowed=allowed, due=now + at)) for (at, model), row in each]
+            [(at, partial(self.call, model, row, allowed=allowed, due=now + at)) for (at, model), row in each], now
         )
 
     async def crowd(self, clients: Sequence[Iterator[str]], seconds: float) -> list[Call]:
@@ -232,9 +232,14 @@ class Asked:
         return (ends[waiting + count - 1] - ends[waiting - 1]) / count
 
 
-async def in_time(calls: Sequence[tuple[float, Callable[[], Coroutine[Any, Any, T]]]]) -> list[T]:
-    """Make each call at its time (seconds from now); returns what they return, in their order, when all have ended."""
-    begun, tasks = time.monotonic(), []
+async def in_time(
+    calls: Sequence[tuple[float, Callable[[], Coroutine[Any, Any, T]]]], begun: float | None = None
+) -> list[T]:
+    """Make each call at its time, in seconds from now or from when it has `begun` (`time.monotonic()`).
+
+    Returns what they return, in their order, when all have ended.
+    """
+    begun, tasks = time.monotonic() if begun is None else begun, list[asyncio.Task[T]]()
     for at, call in calls:
         await asyncio.sleep(max(0.0, begun + at - time.monotonic()))
         tasks.append(asyncio.create_task(call()))

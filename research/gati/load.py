@@ -30,6 +30,7 @@ from latebind.bench.subject import Subject, copied
 from latebind.cli.console import Rows as TableRows
 from latebind.domain.actions import Outcome, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
+from latebind.domain.costs import Level
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import Builder
 from latebind.learned.metadata import StoredCaches, levels_down_to, read_caches, with_caches
@@ -41,6 +42,7 @@ from research.live import WAITING
 from research.sides import Figures
 
 OURS, FIXED, AT_FLOOR = "levels", "fixed", "fixed at the floor"
+SHED_FIRST = "fixed, shed first"  # drops nobody who has started, as ours: fixed thresholds that keep their promise too
 SLACK_FIT, TO_THE_END, COMPACTED = "slack-fit", "slack-fit, to the end", "slack-fit, batches of late"
 POLICIES = {
     FIXED: "late",
@@ -48,6 +50,7 @@ POLICIES = {
     TO_THE_END: "research.gati.superserve:ToTheEnd",
     COMPACTED: "research.gati.superserve:Compacted",
     AT_FLOOR: "late",
+    SHED_FIRST: "late",
     OURS: "late",
 }
 LOADS = (0.6, 1.0, 1.4, 2.0)
@@ -84,6 +87,7 @@ class Case:
     served: ServedModel
     fixed: ServedModel
     at_floor: ServedModel
+    shed_first: ServedModel
     levels: Levels
     traffic: Numbers
     lengths: Numbers | None
@@ -166,8 +170,10 @@ class Trial:
             served = ServedModel(*with_caches(program.spec, program.costs, caches, floor=self.floor), below=self.below)
             fixed = ServedModel(*with_caches(program.spec, program.costs, caches))
             lowest = replace(fixed, costs=replace(fixed.costs, hit_rates=served.costs.levels[-1].hit_rates))
+            one = replace(fixed.costs, levels=(Level(caches.target, fixed.costs.hit_rates),), target=0)
+            first = replace(fixed, costs=one)
             lengths = None if self.rows.lengths is None else self.rows.lengths.numpy()
-            yield Case(Path(folder), served, fixed, lowest, self._levels(caches, traffic), traffic, lengths)
+            yield Case(Path(folder), served, fixed, lowest, first, self._levels(caches, traffic), traffic, lengths)
 
     def _levels(self, caches: StoredCaches, traffic: Numbers) -> Levels:
         """Return what the rows of the traffic do at each level."""
@@ -206,9 +212,10 @@ class Noted(Simulator):
 
 def play(case: Case, side: str, arrivals: Sequence[tuple[float, int]], allowed: float) -> Played:
     """Play arrivals, each a time and a row of the traffic, to one side."""
-    model = {FIXED: case.fixed, AT_FLOOR: case.at_floor}.get(side, case.served)
+    model = {FIXED: case.fixed, AT_FLOOR: case.at_floor, SHED_FIRST: case.shed_first}.get(side, case.served)
     left, name, last = case.levels.left_at, model.spec.name, len(case.levels.left_at) - 1
     alone_at = last - 1 if side == AT_FLOOR else last  # without levels
+    levels = slice(last, None) if side == SHED_FIRST else slice(0, last)
     lengths = np.ones(len(case.traffic), np.int64) if case.lengths is None else case.lengths[case.traffic]
     calls = [
         Arrival(
@@ -217,7 +224,7 @@ def play(case: Case, side: str, arrivals: Sequence[tuple[float, int]], allowed: 
             allowed,
             int(left[alone_at, row]),
             int(lengths[row]),
-            levels=tuple(left[:-1, row].tolist()),
+            levels=tuple(left[levels, row].tolist()),
             sizes=int(lengths[row]),
         )
         for time, row in arrivals
@@ -232,7 +239,7 @@ def play(case: Case, side: str, arrivals: Sequence[tuple[float, int]], allowed: 
         if record.outcome is not Outcome.ANSWERED:
             dropped += level is not None
             continue
-        at = alone_at if level is None or level < 0 else level
+        at = alone_at if level is None or level < 0 else levels.start + level
         promised[number] = case.levels.fidelities[at]
         right[number] = not case.levels.wrong[at, rows[number]]
         in_time[number] = record.latency <= allowed

@@ -1,6 +1,7 @@
 """Sides in turn: what counts, who is compared with whom, what refilling can gain; live and simulated alike."""
 
 import asyncio
+import time
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from research.joint import command as joint
 from research.joint import sides as joint_sides
 from research.joint.sides import BASELINES, OURS, Kind
 from research.lazybatching import command as lazybatching
+from research.live import in_time
 from research.policies import BATCHING
 from research.sides import SERIAL, Side, chosen, least
 from tests.digits import Built
@@ -143,3 +145,18 @@ def test_engines_with_several_workers_and_exits_are_held_against_the_base_model(
     assert found[SERIAL]["fidelity"] == "1.0000"
     assert found[SERIAL]["left early"] == "0.0%" != found[OURS]["left early"]
     assert float(str(found[OURS]["fidelity"])) >= 0.8
+
+
+def test_calls_are_due_from_when_they_were_planned() -> None:
+    """Else a pause before the first, as of the collector, would make all of them late, and nobody would catch up."""
+    sent = list[float]()
+
+    async def call(at: float) -> None:
+        sent.append(at)
+
+    async def held() -> None:
+        async with asyncio.timeout(5.0):
+            await in_time([(at, partial(call, at)) for at in (7.0, 8.0)], time.monotonic() - 9.0)
+
+    asyncio.run(held())
+    assert sent == [7.0, 8.0]

@@ -444,6 +444,10 @@ class Scheduler:
             if complete and (self._queued or self._undecided):
                 shed = self._launch(now, actions) and self._residency is not None
                 self._undecided = len(self._workers) > 1 and any(worker.rests for worker in self._workers)
+        if self._residency is not None:
+            idle = self._residency.gives_back_at
+            if idle < inf and (self._wake <= now or idle < self._wake):
+                self._ask_to_wake(idle, now, actions)
 
     def _launch(self, now: float, actions: list[Action]) -> bool:
         """Give work to each free worker; return whether requests were shed.

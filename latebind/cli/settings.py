@@ -68,6 +68,8 @@ More models than memory holds
     500MB or 2GiB: models load on demand. The processes come on top. Default: all are loaded.
   --evict residency.policy: Which models go when room is needed: late, lru, or a class of yours, as
     package.module:Class, which is imported and runs. Default: late.
+  --idle residency.idle (seconds): Give back the memory of models that nobody has asked for so many seconds; the next
+    request loads them again. Without --memory, all of the machine's may be taken. Default: 0, never.
 Learned caches that follow the traffic
   --adapt adaptation.on: Whether learned caches are retrained on the traffic and their fidelity is watched. With
     --floor, each level is. Default: no.
@@ -199,7 +201,12 @@ class Settings:
         if engine.keys() >= {"workers", "granularities"}:
             raise ConfigError("engine.workers and engine.granularities both say how many workers there are: give one")
         changed = {part: replace(getattr(settings, part), **values) for part, values in parts.items()}
-        return replace(settings, **changed), engine
+        settings = replace(settings, **changed)
+        residency = settings.residency
+        if residency.idle and not residency.budget:  # models come and go, which a budget is for
+            all_of_it = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+            settings = replace(settings, residency=replace(residency, budget=all_of_it))
+        return settings, engine
 
 
 SETTINGS = Settings(KEYS)

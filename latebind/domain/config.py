@@ -88,9 +88,11 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     back_off: float = 1.0
     tier: str = TIERS[0]
     resting: int = 0
+    idle: float = 0.0
 
     def __post_init__(self) -> None:
         _require("residency", self, "budget", say="give 0 for no bound, or more bytes")
+        _require("residency", self, "idle", say="give 0 for never, or more seconds")
         _require("residency", self, "patience", "window", "back_off", above=0.0, say="give more than 0 seconds")
         if self.tier not in TIERS:
             raise ConfigError(f"residency.tier is {self.tier!r}: choose from {', '.join(TIERS)}")

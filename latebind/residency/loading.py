@@ -202,6 +202,11 @@ class LoadPlanner:
             first = next(iter(memory.models.values()))
             self._evict(self._victims(-memory.free, first, now), now, actions)
 
+    def give_back(self, model: ModelState, now: float, actions: list[Action]) -> None:
+        """Evict all of a model that nobody uses; requests that were refused for it do not have it loaded any more."""
+        self.refused.pop(model.name, None)
+        self._evict([Victim(model.name, model.evictable_pieces())], now, actions)
+
     def _make_room(
         self, model: ModelState, pieces: tuple[int, ...], need: int, now: float, actions: list[Action]
     ) -> bool:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 
 from latebind.batching.requests import Lane, Models
 from latebind.batching.workers import Worker
@@ -34,6 +35,7 @@ class Residency(ResidencyState):
         for model in memory.models.values():
             require_room(model, config.budget, whole=self.whole)
         self._planner = LoadPlanner(self, self._policy)
+        self._used: dict[str, float] = {}  # when models that take memory were last used, the longest ago first
 
     # Events ---------------------------------------------------------------------------------------------------------
 
@@ -116,6 +118,8 @@ class Residency(ResidencyState):
     def decide(self, now: float) -> list[Action]:
         """Open and close lanes, and return the evictions and the load to perform, in this order."""
         actions: list[Action] = []
+        if self.config.idle:
+            self._note_used(now)
         self.update_lanes()
         self._planner.restore_budget(now, actions)
         for _ in range(2):  # the second time only where no request is left whose end could make room
@@ -124,4 +128,31 @@ class Residency(ResidencyState):
             self.update_lanes()
             if self.can_progress():
                 break
+        if self.config.idle:
+            self._give_back(now, actions)
         return actions
+
+    # What nobody uses -------------------------------------------------------------------------------------------------
+
+    @property
+    def gives_back_at(self) -> float:
+        """When the model that was used longest ago gives its memory back, if nobody uses it till then; else inf."""
+        return next((used + self.config.idle for used in self._used.values()), inf)
+
+    def _note_used(self, now: float) -> None:
+        for name in self.dirty:
+            self._used.pop(name, None)
+            model = self.memory.models[name]
+            if model.resident or model.loading or len(self.lanes[name]):
+                self._used[name] = now
+
+    def _give_back(self, now: float, actions: list[Action]) -> None:
+        """Evict models that no request has used for `idle` seconds."""
+        while self.gives_back_at <= now:
+            name = next(iter(self._used))
+            del self._used[name]
+            model = self.memory.models[name]
+            if model.waiting or not model.wholly_evictable:  # it is used at this moment, however long that takes
+                self._used[name] = now
+            elif model.resident:
+                self._planner.give_back(model, now, actions)

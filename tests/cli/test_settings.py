@@ -42,6 +42,17 @@ def crew(
     return engine.crew, engine.threads
 
 
+def test_models_that_give_memory_back_may_take_all_there_is_unless_a_budget_is_given(tmp_path: Path) -> None:
+    def budget(text: str, **said: Any) -> int:
+        file = tmp_path / "latebind.toml"
+        file.write_text(text)
+        return SETTINGS.read(file, {one.name: None for one in SETTINGS.parameters()} | said)[0].residency.budget
+
+    assert budget("") == 0
+    assert budget("", idle=300.0) == budget("[residency]\nidle = 300\n") > 1 << 28
+    assert budget("[residency]\nidle = 300\n", memory="500MB") == 500_000_000
+
+
 @pytest.mark.usefixtures("eight_cores")
 def test_where_nobody_says_each_core_but_the_frontends_has_a_worker_and_what_is_said_holds(tmp_path: Path) -> None:
     assert crew(tmp_path) == (7, 1)

@@ -69,9 +69,11 @@ def test_what_the_largest_batches_of_all_workers_take_while_they_run_counts(tmp_
         open_crew([path], config, ResidencyConfig(slots + 10 * MB, "lru"))
 
 
-def limited(places: Sequence[Path], budget: int, policy: str = "late") -> AbstractAsyncContextManager[EngineClient]:
+def limited(
+    places: Sequence[Path], budget: int, policy: str = "late", *, idle: float = 0.0
+) -> AbstractAsyncContextManager[EngineClient]:
     """Have an engine whose memory is limited to so many bytes; 0: unlimited."""
-    residency = ResidencyConfig(budget, policy, back_off=60.0)
+    residency = ResidencyConfig(budget, policy, back_off=60.0, idle=idle)
     return engine(places, config=EngineConfig(slots=8), policy=PolicyConfig(shed=False), residency=residency)
 
 
@@ -99,6 +101,19 @@ async def test_models_take_turns_in_memory_that_holds_one_and_answer_as_always(w
         return found
 
     assert await asked(int(1.2 * whole)) == await asked(0)
+
+
+async def test_a_model_that_nobody_asks_gives_its_memory_back_and_answers_again(wide: Path) -> None:
+    path = wide / "one" / "1"
+    rows = np.ones((1, WIDTH), np.float32)
+    async with limited([path], 1 << 30, idle=0.05) as client:
+        for _ in range(3):
+            answer = await client.infer("one", {"x": rows}, deadline=soon())
+            assert next(iter(answer.outputs.values())).shape == (1, WIDTH)
+            given_up = soon()
+            while (await client.metrics())["memory"]["models"]["one"]["resident_bytes"]:
+                assert time.monotonic() < given_up
+            assert mapped_bytes(client.process_id, path / WEIGHTS) == 0
 
 
 async def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it_takes(

@@ -230,3 +230,26 @@ def test_a_stage_that_cannot_be_loaded_is_tried_again_when_its_batch_comes_to_it
     actions = scheduler.handle(LoadFailed("a", (1,)), 5.1)
     assert [action.outcome for action in actions if isinstance(action, Reply)] == [Outcome.NOT_LOADED]
     scheduler.check()
+
+
+def test_what_nobody_uses_gives_its_memory_back_and_is_loaded_again() -> None:
+    simulator = Accounted(limited(A, B, budget=100, policy="late", idle=100.0))
+    records = simulator.run(asks((0.0, "a"), (0.0, "b"), (90.0, "b"), (300.0, "b")))
+    # a is used until 10, b until 18 and then until 92: a goes at 110, b at 192
+    assert [(gone.model, gone.pieces) for gone in simulator.evicted] == [("a", (1, 0)), ("b", (1, 0)), ("b", (1, 0))]
+    assert [load.model for load in simulator.loads if load.begins] == ["a", "b", "b"]
+    assert ends(records)[3] == 92.0
+    assert ends(records)[4] > 308.0
+
+
+def test_what_is_used_stays_however_long_a_stage_runs() -> None:
+    simulator = Accounted(limited(A, budget=100, policy="late", idle=0.5))
+    records = simulator.run(asks((0.0, "a"), (0.0, "a"), (0.0, "a")))
+    assert {record.outcome for record in records} == {Outcome.ANSWERED}
+    assert [load.begins for load in simulator.loads] == [True, False]
+
+
+def test_without_a_time_nothing_goes_that_has_room() -> None:
+    simulator = Accounted(limited(A, B, budget=100, policy="late", idle=0.0))
+    simulator.run(asks((0.0, "a"), (0.0, "b"), (10_000.0, "b")))
+    assert not simulator.evicted

@@ -44,11 +44,11 @@ dist: $(INSTALLED)
 	$(BIN)/python -m tests.release.first_use out/dist/*.whl
 
 matrix: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable ".[release]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[release]"
 	$(BIN)/python -m nox
 
 lint: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable ".[lint]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lint]"
 	$(BIN)/python -m pytest tests/release
 
 docs: $(INSTALLED)

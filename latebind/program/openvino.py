@@ -139,7 +139,7 @@ class OpenVinoBf16(OpenVino):
 class OpenVinoInt8(OpenVino):
     """OpenVINO on the CPU with linear layers in eight bits: one to three percent away from float32.
 
-    Their weights have a scale for each output. What they multiply is rounded as it comes, `GROUP` numbers at a time:
+    Their weights have a scale for each output and `GROUP` numbers. What they multiply is rounded as it comes, as many:
     no rows are needed to find ranges, numbers of any size are rounded alike, and no row depends on another.
     Where no bytes are multiplied (without VNNI) the weights alone are in eight bits, and no build takes it: limited to
     AVX2, a text of 11 tokens took 0.73 of the time, and 16 of them 1.5 times as long.

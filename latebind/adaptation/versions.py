@@ -13,15 +13,16 @@ from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version, VersionLevel
 from latebind.domain.costs import are_seconds
 from latebind.domain.errors import NotFound, RepositoryError
-from latebind.learned.head import Head
-from latebind.learned.metadata import LIST
-from latebind.learned.stored import head_file, read_head
+from latebind.learned.metadata import LIST, head_file
 from latebind.repository.directory import ModelDirectory, json_bytes, write_bytes
-from latebind.repository.tensors import tensor_bytes
+
+if TYPE_CHECKING:
+    from latebind.learned.head import Head
 
 FORMAT = 2
 ABOUT = "version.json"
@@ -50,11 +51,13 @@ class Versions:
         folder = self._folder / "versions"
         return sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name)) if folder.is_dir() else []
 
-    def publish(self, version: Version, heads: Mapping[str, Head], *, known: Collection[str] = ()) -> Version:
+    def publish(self, version: Version, heads: Mapping[str, "Head"], *, known: Collection[str] = ()) -> Version:
         """Write a version and return it with its name; it is not current yet. The oldest ones go, those `known` stay.
 
         None is ever replaced: where another service has just taken the name, the next one is taken.
         """
+        from latebind.repository.tensors import tensor_bytes  # noqa: PLC0415  (with torch, which lists do not need)
+
         version = replace(version, format=FORMAT, base=version.base or self.base)
         while True:
             names = self.names()
@@ -81,8 +84,10 @@ class Versions:
             )
         return replace(version, name=name, current=0)
 
-    def lookups(self, name: str) -> dict[str, tuple[Head, float]]:
+    def lookups(self, name: str) -> dict[str, tuple["Head", float]]:
         """Return head and threshold of each lookup of a version by the lookup's name; errors as `version`."""
+        from latebind.learned.stored import read_head  # noqa: PLC0415  (likewise)
+
         levels, directory = self.version(name).thresholds, self._open(name)
         return {lookup: (read_head(directory, _file(lookup)), level) for lookup, level in levels.items()}
 

@@ -288,3 +288,18 @@ def read_nearness(directory: ModelDirectory) -> Nearness | None:
     if not all(0.0 <= share <= 1.0 for share in shares) or found.samples < 1:
         raise RepositoryError(f"{directory.path / NEARNESS} has figures that nobody can have measured: build it again")
     return found
+
+
+def graph_file(name: str) -> str:
+    """Return the name of a lookup's graph file."""
+    return f"{CACHES}/{name}.json"
+
+
+def weights_file(name: str) -> str:
+    """Return the name of a lookup's weights file."""
+    return f"{CACHES}/{name}.safetensors"
+
+
+def head_file(name: str) -> str:
+    """Return the name of the file of a lookup's head."""
+    return f"{CACHES}/{name}.head.safetensors"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.learned.head import Head
-from latebind.learned.metadata import LIST, Accuracy, StoredCaches
+from latebind.learned.metadata import LIST, Accuracy, StoredCaches, graph_file, head_file, weights_file
 from latebind.program.graph import Graph, graph_to_json, read_graph_file
 from latebind.program.stored import files_with_entry
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
@@ -151,21 +151,6 @@ def read_rows(directory: ModelDirectory, name: str) -> Rows | None:
         return Rows.from_tensors(read_tensors(directory, name))
     except (KeyError, ValueError) as error:
         raise RepositoryError(f"{directory.path / name} has no rows ({error}): build the caches again") from None
-
-
-def graph_file(name: str) -> str:
-    """Return the name of a lookup's graph file."""
-    return f"{CACHES}/{name}.json"
-
-
-def weights_file(name: str) -> str:
-    """Return the name of a lookup's weights file."""
-    return f"{CACHES}/{name}.safetensors"
-
-
-def head_file(name: str) -> str:
-    """Return the name of the file of a lookup's head."""
-    return f"{CACHES}/{name}.head.safetensors"
 
 
 def accuracy_of(answers: Tensor, labels: Tensor) -> Accuracy:

@@ -20,10 +20,20 @@ from latebind.learned.explore import TrainedLookup
 from latebind.learned.head import Head, Selector
 from latebind.learned.latency import AsideLatency
 from latebind.learned.lookup import load_functions, load_lookups
-from latebind.learned.metadata import ACCURACY, Accuracy, read_accuracy, read_caches, with_caches, write_accuracy
+from latebind.learned.metadata import (
+    ACCURACY,
+    Accuracy,
+    graph_file,
+    head_file,
+    read_accuracy,
+    read_caches,
+    weights_file,
+    with_caches,
+    write_accuracy,
+)
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, whole
-from latebind.learned.stored import HELD_OUT, LESSONS, graph_file, head_file, read_lookup, weights_file
+from latebind.learned.stored import HELD_OUT, LESSONS, read_lookup
 from latebind.program.build import build_program
 from latebind.program.load import load_program
 from latebind.repository.directory import CACHES, ModelDirectory

@@ -38,7 +38,10 @@ class Promised:
         ),
     ] = ANSWERS
     memory: Annotated[
-        float, typer.Option(help="The most megabytes for the learned caches in use; inf sets no limit.")
+        float,
+        typer.Option(
+            help="The most megabytes for the learned caches in use, but for the network in eight bits; inf: no limit."
+        ),
     ] = CACHE_BYTES / 1e6
 
     def promise(self) -> Promise:

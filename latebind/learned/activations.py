@@ -98,7 +98,7 @@ def _run(
             passed = run(*passed)
             for k, (stage, function) in enumerate(lookups):
                 if stage == number:
-                    features[k].append(function.features(read[number](passed[0]))[0].clone())
+                    features[k].append(function.features(function.taken(passed[0], read[number]))[0].clone())
         if stages == len(program.stages):
             ends.append(passed[0].clone())
 

@@ -95,10 +95,10 @@ def build_caches(
     and `calibrate` must have no sample in common. Rows of `fit` that show the same thing must be neighbours, because
     its last part is kept from the predictors.
 
-    The weights of all lookups in use take at most `cache_bytes`. A request that no lookup answers takes at most
-    `USUAL_TAIL` times the base model's latency, unless lookups without that limit are more than 1.25 times faster in
-    the mean. Lookups run aside, on a core of their own while the network goes on, or in line, whichever is measured to
-    be faster.
+    The weights of all lookups in use take at most `cache_bytes`, not counting the network in eight bits. A request that
+    no lookup answers takes at most `USUAL_TAIL` times the base model's latency, unless lookups without that limit are
+    more than 1.25 times faster in the mean. Lookups run aside, on a core of their own while the network goes on, or in
+    line, whichever is measured to be faster.
 
     Lookups are tried at up to `candidates` boundaries (0: all). At each, the most able network that pays is trained, or
     all of `kinds` that may pay (`networks.make_predictor`). Composition then chooses which of them are used (GATI,
@@ -347,7 +347,11 @@ class Builder:
 
     def composition(self, trained: Sequence[TrainedLookup]) -> Composition:
         """Return the problem of choosing among the lookups; hit rates and accuracies come from the samples."""
-        variants = [Variant(one.stage, one.kind, 0.0, 1.0, one.known.at(1), one.files.bytes) for one in trained]
+        sizes = [0 if one.kind == BYTES else one.files.bytes for one in trained]  # who asks for it knows what it takes
+        variants = [
+            Variant(one.stage, one.kind, 0.0, 1.0, one.known.at(1), size)
+            for one, size in zip(trained, sizes, strict=True)
+        ]
         return Composition(tuple(variants), self._costs(trained), self.stages, self.promise)
 
     def measure_stages(self, samples: Samples) -> None:

@@ -14,8 +14,9 @@ from latebind.learned.networks import Predictor, make_predictor
 from latebind.learned.stored import FEATURES, LookupFiles
 from latebind.program.eager import rebuild
 from latebind.program.export import Exported, trace
-from latebind.program.graph import Argument, Graph, Node, TensorType, Value, Weight
+from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight
 from latebind.program.measure import interleaved
+from latebind.program.openvino import GROUP
 from latebind.program.program import Program
 from latebind.program.simplify import simplify
 
@@ -114,21 +115,48 @@ def quantise(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> tuple
     return Graph(graph.inputs, tuple(nodes), graph.outputs), found
 
 
-def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> LookupFiles | None:
-    """Return a network with one input that ends in a linear layer as a lookup, its convolutions in eight bits.
+def with_small_weights(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[Graph, dict[str, Tensor]]:
+    """Return the graph with the weights of linear layers in eight bits, and its weights: a scale for each output.
 
-    It needs no training and answers every request, being sure of everything. Calibration and watch bound its errors as
-    those of any other lookup, and with exits off every request gets the base model's own answer.
+    The backend `openvino-int8` multiplies bytes then, others the same numbers in float32. Layers that read fewer
+    numbers than `GROUP` stay as they are.
+    """
+    nodes: list[Node] = []
+    found = dict(weights)
+    for node in graph.nodes:
+        weight = node.args[1] if node.op == LINEAR else None
+        if not isinstance(weight, Weight) or weights[weight.name].shape[1] < GROUP:
+            nodes.append(node)
+            continue
+        small, scales, cast, wide = (f"{weight.name}_{part}" for part in ("bytes", "scales", "cast", "wide"))
+        if small not in found:  # a layer that is called several times has one weight
+            tensor = weights[weight.name]
+            found[scales] = (tensor.abs().amax(dim=1, keepdim=True) / LARGEST_WEIGHT).clamp(min=1e-12)
+            found[small] = (tensor / found[scales]).round().to(torch.int8)
+            kind, to = TensorType("float32", tuple(tensor.shape)), (("dtype", Constant("dtype", "float32")),)
+            nodes.append(Node(cast, "aten._to_copy.default", (Weight(small),), to, kind))
+            nodes.append(Node(wide, "aten.mul.Tensor", (Value(cast), Weight(scales)), (), kind))
+        nodes.append(replace(node, args=(node.args[0], Value(wide), *node.args[2:])))
+    return replace(graph, nodes=tuple(nodes)), found
 
-    `rows` `(N, ...)` set the quantisation ranges. Returns None if it ends otherwise or has no convolution.
+
+def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor | None = None) -> LookupFiles | None:
+    """Return a network with one input that ends in a linear layer as a lookup, in eight bits, without any training.
+
+    Calibration and watch bound its errors as those of any other lookup, and with exits off every request gets the base
+    model's own answer. With `rows` `(N, ...)`, which set the ranges of its convolutions, it is sure of everything, and
+    answers every request. Otherwise only linear layers are in eight bits, and a request is answered where the odds of
+    its class are high enough.
+
+    Returns None if it ends otherwise or has nothing that is computed in eight bits.
     """
     last = graph.nodes[-1]
     match last.args:
         case (Value(features), Weight(weight), *bias) if last.op == LINEAR and len(graph.outputs) == 1:
-            rest = Graph(graph.inputs, graph.nodes[:-1], ((FEATURES, features),))
+            rest = Graph(graph.inputs, graph.nodes[:-1], ((FEATURES, features),), graph.dims)
         case _:
             return None
-    coarse, found = quantise(rest, weights, rows)
+    coarse, found = with_small_weights(rest, weights) if rows is None else quantise(rest, weights, rows)
     if coarse == rest:
         return None
     classes, width = weights[weight].shape
@@ -139,7 +167,9 @@ def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tenso
         for one in bias:
             assert isinstance(one, Weight)
             answer.bias.copy_(weights[one.name])
-    return LookupFiles(coarse, {name: found[name] for name in coarse.weights()}, Head.of(answer).always_sure())
+    head = Head.of(answer)
+    head = head if rows is None else head.always_sure()
+    return LookupFiles(coarse, {name: found[name] for name in coarse.weights()}, head)
 
 
 def _is_wide(node: Node, weights: Mapping[str, Tensor]) -> bool:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.costs import Curve
-from latebind.learned.activations import batches, empty_activations, record_activations
+from latebind.learned.activations import empty_activations, features_of, record_activations
 from latebind.learned.compiled import compile_lookup, to_eight_bit_lookup
 from latebind.learned.exploration_folder import ExplorationFolder, row_bytes
 from latebind.learned.head import Head, Selector
@@ -38,7 +38,7 @@ from latebind.learned.train import DISTILLATION, Lesson, PredictorTraining, pred
 from latebind.program.load import load_program
 from latebind.program.metadata import read_model
 from latebind.program.program import Program
-from latebind.program.stored import read_graph
+from latebind.program.stored import read_graph, read_rest
 from latebind.repository.directory import WEIGHTS, ModelDirectory
 from latebind.repository.tensors import read_tensors
 
@@ -108,9 +108,7 @@ class TrainedLookup:
 
     def with_head(self, head: Head) -> Self:
         """Return the same lookup with another head."""
-        return replace(
-            self, files=replace(self.files, head=head), function=LookupFunction(self.function.features, head)
-        )
+        return replace(self, files=replace(self.files, head=head), function=self.function.with_head(head))
 
 
 def in_order(trained: Sequence[TrainedLookup]) -> list[TrainedLookup]:
@@ -313,27 +311,33 @@ class Explorer:
     def eight_bit_lookup(
         self, directory: ModelDirectory, fit: Samples, found: ExplorationResult
     ) -> tuple[list[TrainedLookup], str]:
-        """Return the network of `directory` in eight bits as a lookup before it, or nothing and why it was left out.
+        """Return the network of `directory` in eight bits as a lookup, or nothing and why it was left out.
 
-        It takes an empty first stage, a backend that multiplies bytes, convolutions, and a linear layer at the end.
-        Whether it pays on this processor is not asked here: composition decides by what it takes. `found` has the other
-        lookups: this one keeps features of the same unseen rows as they do.
+        It stands before the network, its convolutions in eight bits; where that has no empty first stage, as for texts,
+        behind the first stage that has a lookup, and is what is left of the network from there on, its linear layers in
+        eight bits. It takes a backend that multiplies bytes, and a linear layer at the end. Whether it pays on this
+        processor is not asked here: composition decides by what it takes. `found` has the other lookups: this one keeps
+        features of the same unseen rows as they do.
         """
         program, known = self.program, found.trained[0].lessons
         assert known is not None
-        if not program.entry:
-            return [], "no lookup stands before the network"
+        if program.backend == "openvino-int8":
+            return [], "it computes in eight bits as it is"
         if not program.backend.startswith("openvino"):
             return [], f"the backend {program.backend} computes in floating point; openvino multiplies bytes"
-        graph, weights = read_graph(directory, read_model(directory)), read_tensors(directory, WEIGHTS)
-        files = to_eight_bit_lookup(graph, weights, *fit.batch(found.unseen[:RANGE_ROWS]))
+        model, weights = read_model(directory), read_tensors(directory, WEIGHTS)
+        if program.entry:
+            one, layers = Candidate(0, BYTES, 0.0), "convolutions"
+            files = to_eight_bit_lookup(read_graph(directory, model), weights, *fit.batch(found.unseen[:RANGE_ROWS]))
+        else:
+            one, layers = Candidate(found.trained[0].stage, BYTES, 0.0), "linear layers"
+            files = to_eight_bit_lookup(read_rest(directory, model, behind=one.stage), weights)
         if files is None:
-            return [], "it takes convolutions and a linear layer at the end"
+            return [], f"it takes {layers} and a linear layer at the end"
         function = compile_lookup_files(files, backend=program.backend, threads=program.threads)
         with all_cores(program.threads):
-            rows = [function.features(row[0])[0].clone() for _, row in batches(fit.take(found.unseen))]
-        one = Candidate(0, BYTES, 0.0)
-        lessons = replace(known, features={one.name: torch.cat(rows).bfloat16()})
+            (rows,) = features_of(program, fit.take(found.unseen), [(one.stage, function)])
+        lessons = replace(known, features={one.name: rows.bfloat16()})
         return [
             TrainedLookup.measured(program, some_rows(fit), one, files, function, aside=self.beside, lessons=lessons)
         ], ""

@@ -78,7 +78,7 @@ def latency_aside(
 
 
 def _ask(function: LookupFunction, read: Reading, activation: Tensor) -> object:
-    return function(read(activation))
+    return function(function.taken(activation, read))
 
 
 def _seconds_beside(

@@ -25,6 +25,7 @@ from latebind.learned.reading import Reading, Shape, reading
 from latebind.learned.stored import LookupFiles, read_lookup
 from latebind.program.backends import BACKENDS, StageFunction, compile_graph, twin
 from latebind.program.device import HOST
+from latebind.program.graph import Graph
 from latebind.program.metadata import read_model
 from latebind.program.pieces import EvictableStage, Piece
 from latebind.program.stored import read_stages
@@ -90,12 +91,14 @@ def promised_by_network(directory: ModelDirectory, backend: str) -> Promised | N
 class LookupFunction:
     """One learned cache as a function: `lookup(read) -> (answers (B, classes), scores (B,))`, float32.
 
-    It takes what is read of an activation (`reading.Reading`). Not thread-safe: each thread takes a `twin`.
+    It takes what is read of an activation (`reading.Reading`), or `whole` ones, filled up or not. Not thread-safe:
+    each thread takes a `twin`.
     """
 
-    def __init__(self, features: StageFunction, head: Head) -> None:
+    def __init__(self, features: StageFunction, head: Head, *, whole: bool = False) -> None:
         self.features = features
         self.head = head
+        self.whole = whole
         self._answer = HeadFunction(head)
 
     @property
@@ -105,7 +108,15 @@ class LookupFunction:
 
     def twin(self) -> "LookupFunction":
         """Return the same function for another thread, over the same weights."""
-        return LookupFunction(twin(self.features), self.head)
+        return LookupFunction(twin(self.features), self.head, whole=self.whole)
+
+    def with_head(self, head: Head) -> "LookupFunction":
+        """Return the same function with another head."""
+        return LookupFunction(self.features, head, whole=self.whole)
+
+    def taken(self, activation: Tensor, reads: Reading) -> Tensor:
+        """Return what it takes of an activation `(B, ...)` of rows of one size."""
+        return activation if self.whole else reads(activation)
 
     def __call__(self, read: Tensor) -> tuple[Floats, Floats]:
         """Return the predicted answers and their scores."""
@@ -137,15 +148,18 @@ class Lookup:
         activation have themselves, where some are filled up. `levels` are the thresholds for each row by name, where
         rows differ in how sure an answer must be; who has none of a name misses there.
         """
-        if self.reads is not None:
-            activation = self.reads(activation, shapes)
-        answers, scores = self.functions[self._used[0]](activation)
-        hits = scores >= self._least(self._used[0], levels)
-        for name in self._used[1:]:
+        read = activation if self.reads is None else self.reads(activation, shapes)
+        first, *others = self._used
+        answers, scores = self.functions[first](activation if self.functions[first].whole else read)
+        hits = scores >= self._least(first, levels)
+        for name in others:
             missed = np.flatnonzero(~hits)
+            if levels:  # where nobody hits at a row's level, nothing is asked for it
+                missed = missed[[name in levels[int(row)] for row in missed]]
             if not len(missed):
-                break
-            rest = activation if len(missed) == len(hits) else activation[torch.from_numpy(missed)]
+                continue
+            taken = activation if self.functions[name].whole else read
+            rest = taken if len(missed) == len(hits) else taken[torch.from_numpy(missed)]
             answers[missed], scores = self.functions[name](rest)
             hits[missed] = scores >= self._least(name, [levels[int(row)] for row in missed] if levels else ())
         return answers, hits
@@ -159,7 +173,7 @@ class Lookup:
         functions, thresholds = dict(self.functions), {}
         for name, (head, threshold) in heads.items():
             if name in functions:
-                functions[name] = LookupFunction(functions[name].features, head)
+                functions[name] = functions[name].with_head(head)
                 thresholds[name] = threshold
         return Lookup(functions, thresholds, self.reads) if thresholds else None
 
@@ -230,7 +244,7 @@ def load_functions(
     directory: ModelDirectory, lookups: Sequence[StoredLookup | SpareLookup], *, backend: str, threads: int
 ) -> dict[str, LookupFunction]:
     """Return learned caches as functions by name, in the order given; raises what `load_lookups` does."""
-    checked = _checked(directory, lookups, read_tensors, _readings(directory))
+    checked = _checked(directory, lookups, read_tensors, _behind(directory))
     return {name: compile_lookup_files(files, backend=backend, threads=threads) for name, files in checked.items()}
 
 
@@ -244,34 +258,37 @@ def _by_stage(
     caches, found = read_caches(directory), dict[int, Lookup]()
     if caches is None or not caches.lookups:
         return found
-    reads = _readings(directory)
+    behind = _behind(directory)
     for stage in sorted({one.stage for one in caches.lookups}):
-        files = _checked(directory, [one for one in caches.at_hand if one.stage == stage], read, reads)
+        files = _checked(directory, [one for one in caches.at_hand if one.stage == stage], read, behind)
         made = zip(files.items(), features(stage, list(files.values())), strict=True)
-        functions = {name: LookupFunction(network, one.head) for (name, one), network in made}
+        functions = {name: LookupFunction(network, one.head, whole=_takes_whole(one)) for (name, one), network in made}
         thresholds = {one.name: one.threshold for one in caches.lookups if one.stage == stage}
-        found[stage] = Lookup(functions, thresholds, reads[stage] if reads[stage].axes else None)
+        reads = behind[stage][1]
+        found[stage] = Lookup(functions, thresholds, reads if reads.axes else None)
     return found
 
 
-def _readings(directory: ModelDirectory) -> tuple[Reading, ...]:
-    """Return what is read behind each stage of a model but the last."""
+def _behind(directory: ModelDirectory) -> list[tuple[Graph, Reading]]:
+    """Return the graph behind each stage of a model but the last, and what is read of the activation that it takes."""
     model = read_model(directory)
-    return tuple(reading(graph, pads=model.pads) for graph in read_stages(directory, model)[1:])
+    return [(graph, reading(graph, pads=model.pads)) for graph in read_stages(directory, model)[1:]]
 
 
 def _checked(
     directory: ModelDirectory,
     lookups: Sequence[StoredLookup | SpareLookup],
     read: Read,
-    reads: Sequence[Reading],
+    behind: Sequence[tuple[Graph, Reading]],
 ) -> dict[str, LookupFiles]:
     """Return the files of learned caches by name, in the order given; raises `RepositoryError` if they do not fit."""
     model = read_model(directory)
     found = {}
     for one in lookups:
         files = found[one.name] = read_lookup(directory, one.name, read)
-        if files.graph.inputs[0].shape != reads[one.stage].shape:
+        (taken,), (stage, reads) = files.graph.inputs, behind[one.stage]
+        whole = _takes_whole(files) and files.graph.dims == stage.dims and taken.sizes == stage.inputs[0].sizes
+        if taken.shape != (stage.inputs[0].shape if whole else reads.shape):
             raise RepositoryError(
                 f"{directory.path}: the learned cache {one.name} takes another activation than stage {one.stage} "
                 "yields: build the caches again"
@@ -286,7 +303,12 @@ def _checked(
 
 def compile_lookup_files(files: LookupFiles, *, backend: str, threads: int) -> LookupFunction:
     """Return a lookup ready to run with a model on `backend`, on the host."""
-    return LookupFunction(_features(files, backend=backend, threads=threads), files.head)
+    return LookupFunction(_features(files, backend=backend, threads=threads), files.head, whole=_takes_whole(files))
+
+
+def _takes_whole(files: LookupFiles) -> bool:
+    """Return whether a lookup takes activations of any length as they are, not what is read of them."""
+    return bool(files.graph.dims)
 
 
 def _features(
@@ -295,4 +317,6 @@ def _features(
     """Return the compiled network of a lookup, from activations to features."""
     # What only pools, with no weights, takes eager 13 to 25 microseconds, and OpenVINO 16 to 67.
     chosen = lookup_backend(backend) if files.graph.weights() else "eager"
+    if backend.startswith("openvino") and any(tensor.dtype == torch.int8 for tensor in files.weights.values()):
+        chosen = "openvino-int8"
     return compile_graph(files.graph, files.weights, backend=chosen, threads=threads, device=device, streams=streams)

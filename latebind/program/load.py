@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.program.backends import StageFunction, compile_graph, compile_stages
+from latebind.program.backends import StageFunction, backend_of, compile_graph, compile_stages
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs
@@ -81,7 +81,10 @@ def open_program(
     use = partial(
         compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams, frugal=True, packs=model.packs
     )
-    pieces = tuple(Piece([weights.pages(one.weights())], [partial(use, one)], backend=chosen) for one in graphs)
+    pieces = tuple(
+        Piece([weights.pages(one.weights())], [partial(use, one)], backend=backend_of(one, weights, chosen))
+        for one in graphs
+    )
     stages = tuple(piece.stages[0] for piece in pieces)
     return _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=HOST), pieces
 

@@ -58,6 +58,17 @@ def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
 def read_stages(directory: ModelDirectory, model: StoredModel) -> tuple[Graph, ...]:
     """Return the graph of each stage; raises `RepositoryError` for a cut at which the graph cannot be cut."""
     graph = read_graph(directory, model)
+    return split(graph, _points(directory, model, graph))
+
+
+def read_rest(directory: ModelDirectory, model: StoredModel, *, behind: int) -> Graph:
+    """Return the graph of all stages behind one as a whole; raises what `read_stages` raises."""
+    graph = read_graph(directory, model)
+    return split(graph, _points(directory, model, graph)[behind : behind + 1])[1]
+
+
+def _points(directory: ModelDirectory, model: StoredModel, graph: Graph) -> list[int]:
+    """Return where the graph is cut."""
     places = {graph.nodes[point].name: point for point in cut_points(graph)}
     if has_entry(graph):
         places[graph.inputs[0].name] = ENTRY
@@ -65,4 +76,4 @@ def read_stages(directory: ModelDirectory, model: StoredModel) -> tuple[Graph, .
     points = [places[name] for name in model.cuts if name in places]
     if unknown or points != sorted(set(points)):
         raise RepositoryError(f"{directory.path / MODEL} cuts the graph where it cannot be cut: build the model again")
-    return split(graph, points)
+    return points

@@ -14,11 +14,11 @@ from latebind.learned.activations import observe
 from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.compiled import to_eight_bit_lookup
 from latebind.learned.compose import Composer, Composition, Costs, Seen, Variant, send
-from latebind.learned.head import SURE
-from latebind.learned.lookup import compile_lookup_files
+from latebind.learned.head import SURE, Floats
+from latebind.learned.lookup import compile_lookup_files, load_functions
 from latebind.learned.metadata import StoredCaches, StoredLevel, StoredLookup, levels_down_to, read_caches
 from latebind.learned.promise import Promise
-from latebind.learned.stored import LookupFiles
+from latebind.learned.stored import LookupFiles, read_lookup
 from latebind.program.build import build_program
 from latebind.program.export import Exported, export
 from latebind.program.load import load_program
@@ -116,6 +116,52 @@ def test_a_build_has_it_beside_the_others_and_so_has_another_calibration(tmp_pat
     assert before is not None
     assert caches is not None
     assert {one.kind for one in caches.every} == {one.kind for one in before.every} >= {"bytes"}
+
+
+@pytest.mark.slow
+def test_a_text_is_answered_in_eight_bits_where_these_are_sure(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    directory = build_program(
+        texts.trained(),
+        dict(zip(("ids", "mask"), texts.filled_up(texts.texts()[0][:4], texts.LONGEST), strict=True)),
+        directory=tmp_path / "1",
+        name="texts",
+        backends=["openvino"],
+        min_stage_seconds=0.0,
+        max_overhead=None,
+        max_batch=8,
+        dims=(Dim("L", 1, texts.LONGEST),),
+        sizes={"ids": ["L"], "mask": ["L"]},
+    ).directory
+    fit, held_out = texts.samples(0, texts.FIT), texts.samples(texts.FIT, texts.FIT + texts.CALIBRATE)
+    report = build_caches(
+        directory, fit, held_out, fidelity=0.95, confidence=0.9, presentations=12_000, kinds=["bytes"], candidates=1
+    )
+    (one,) = [one for one in report.caches.every if one.kind == "bytes"]
+    (tried,) = [one for one in report.tried if one.kind == "bytes"]
+    assert tried.fidelity > 0.95
+    files = read_lookup(report.directory, one.name)
+    assert not files.head.sure
+    assert torch.int8 in {tensor.dtype for tensor in files.weights.values()}
+    again = recalibrate(report.directory, held_out, fidelity=0.95, confidence=0.9, aside=False)
+    assert {one.name for one in again.caches.every} == {one.name for one in report.caches.every}
+
+    program = load_program(report.directory)
+    function = load_functions(report.directory, [one], backend="openvino", threads=1)[one.name]
+    rows = texts.texts()[0][-3:]
+    network = program.run(*texts.filled_up(rows, texts.LONGEST))[0].numpy()
+
+    def answers(given: list[Tensor], length: int) -> Floats:
+        passed: tuple[Tensor, ...] = texts.filled_up(given, length)
+        for stage in program.stages[: one.stage + 1]:
+            passed = stage(*passed)
+        return function(passed[0])[0]
+
+    together = answers(rows, texts.LONGEST)
+    assert not np.array_equal(together, network)
+    np.testing.assert_allclose(together, network, atol=0.05 * float(np.abs(network).max()))
+    alone = np.concatenate([answers([row], len(row)) for row in rows])
+    np.testing.assert_allclose(alone, together, atol=0.02 * float(np.abs(network).max()))
 
 
 def composition(end: np.ndarray[tuple[int], np.dtype[np.bool_]] | None) -> tuple[Composition, Seen]:

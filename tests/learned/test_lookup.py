@@ -6,6 +6,7 @@ from torch import Tensor
 
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup, LookupFunction, Promises
+from latebind.learned.reading import Reading
 
 CLASSES = 3
 
@@ -72,8 +73,10 @@ def test_new_heads_and_thresholds_take_the_place_of_old_ones() -> None:
 def test_rows_are_asked_each_at_its_own_thresholds_by_every_lookup() -> None:
     strict, lax, none = {"0-quick": 9.0, "0-able": 2.0}, {"0-quick": 2.0, "0-able": -9.0}, dict[str, float]()
     rows = torch.tensor([SURE + UNSURE, SURE + SURE, UNSURE + UNSURE, UNSURE + UNSURE, SURE + SURE])
-    _, hits = lookup(Asked(0), Asked(CLASSES))(rows, (), [strict, strict, lax, strict, none])
+    quick, able = Asked(0), Asked(CLASSES)
+    _, hits = lookup(quick, able)(rows, (), [strict, strict, lax, strict, none])
     assert hits.tolist() == [False, True, True, False, False]
+    assert (quick.rows, able.rows) == ([5], [4])  # nobody could hit at the last row's level
 
 
 def test_a_level_that_a_version_lacks_is_asked_as_the_next_surer_one() -> None:
@@ -82,3 +85,15 @@ def test_a_level_that_a_version_lacks_is_asked_as_the_next_surer_one() -> None:
     assert served.of_version({0.97: at_target, 0.95: at_floor}) == ({}, {}, at_target, at_floor)
     assert served.of_version({0.97: at_target, 0.9: at_floor}) == ({}, {}, at_target, at_target)
     assert [served.down_to(least) for least in (0.0, 0.96, 0.97, 1.0)] == [4, 3, 3, 1]
+
+
+def test_what_takes_activations_whole_is_not_given_what_is_read_of_them() -> None:
+    rows = torch.tensor([[UNSURE, SURE], [UNSURE, UNSURE]])  # two words of three numbers
+    second = LookupFunction(lambda rows: (rows[:, 1].contiguous(),), head(1.0), whole=True)
+    functions = {"0-read": LookupFunction(Asked(0), head(1.0)), "0-whole": second}
+    found = Lookup(functions, {"0-read": 9.0, "0-whole": 2.0}, Reading((6,), (1,)))
+    assert found(rows)[1].tolist() == [True, False]
+    assert found.twin()(rows)[1].tolist() == [True, False]
+    adopted = found.with_heads({"0-whole": (head(100.0), 2.0)})
+    assert adopted is not None
+    assert adopted(rows)[1].tolist() == [True, True]

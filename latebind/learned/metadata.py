@@ -5,7 +5,7 @@ that was built without labels. `nearness.json` is what `vectors.certify` found o
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from latebind.domain.costs import MOST_SECONDS, Curve, Level, ModelCosts, in_turn
@@ -186,14 +186,29 @@ def with_caches(
     promised = levels_down_to(caches, floor)
     stages = sorted({lookup.stage for lookup in caches.lookups})
     behind = {stage: [one for one in caches.lookups if one.stage == stage] for stage in stages}
-    curves = {stage: in_turn([one.seconds for one in found]) for stage, found in behind.items()}
     rates = {stage: sum(one.hit_rate for one in found) for stage, found in behind.items()}
+    left = {stage: 1.0 - sum(rates[before] for before in stages if before < stage) for stage in stages}
+    curves = {stage: _asked_in_turn(found, left[stage]) for stage, found in behind.items()}
     levels = tuple(Level(level.target, level.hit_rates) for level in promised)
     costs = replace(costs, lookups=curves, hit_rates=rates, aside=caches.aside)
     if levels:
         target = [level.fidelity for level in levels].index(caches.target)
         costs = replace(costs, levels=levels, target=target, hit_rates=levels[target].hit_rates)
     return replace(spec, lookups=tuple(stages)), costs
+
+
+def _asked_in_turn(lookups: Sequence[StoredLookup], share: float) -> Curve:
+    """Return what lookups at one boundary take, which a `share` of all requests come to.
+
+    Each is asked for those alone that the ones before have missed: the network in eight bits, which takes ten times as
+    long as a predictor, for few.
+    """
+    curves, left = list[Curve](), share
+    for one in lookups:
+        asked = max(0.0, left / share) if share > 0.0 else 1.0
+        curves.append(Curve(one.seconds.batches, tuple(asked * seconds for seconds in one.seconds.seconds)))
+        left -= one.hit_rate
+    return in_turn(curves)
 
 
 def levels_down_to(caches: StoredCaches, floor: float) -> tuple[StoredLevel, ...]:

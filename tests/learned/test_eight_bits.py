@@ -8,15 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.costs import Curve
+from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.domain.sizes import Dim
 from latebind.learned.activations import observe
 from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.compiled import to_eight_bit_lookup
 from latebind.learned.compose import Composer, Composition, Costs, Seen, Variant, send
 from latebind.learned.head import SURE, Floats
 from latebind.learned.lookup import compile_lookup_files, load_functions
-from latebind.learned.metadata import StoredCaches, StoredLevel, StoredLookup, levels_down_to, read_caches
+from latebind.learned.metadata import StoredCaches, StoredLevel, StoredLookup, levels_down_to, read_caches, with_caches
 from latebind.learned.promise import Promise
 from latebind.learned.stored import LookupFiles, read_lookup
 from latebind.program.build import build_program
@@ -198,6 +200,18 @@ def test_levels_begin_with_what_the_network_itself_is_promised() -> None:
     assert [level.target for level in levels_down_to(exact, 0.95)] == [1.0, 0.99, 0.97, 0.95]
     with pytest.raises(ConfigError, match="no operating curve"):
         levels_down_to(replace(caches, whole=0.965), 0.9)
+
+
+def test_a_second_lookup_takes_its_time_of_those_that_the_first_misses() -> None:
+    first = StoredLookup(0, "plain", 10, Curve((1, 4), (0.1, 0.2)), threshold=1.0, hit_rate=0.75, fidelity=0.97)
+    second = StoredLookup(0, "bytes", 10, Curve((1, 4), (2.0, 8.0)), threshold=1.0, hit_rate=0.2, fidelity=0.97)
+    later = StoredLookup(1, "plain", 10, Curve((1,), (0.3,)), threshold=1.0, hit_rate=0.02, fidelity=0.97)
+    caches = StoredCaches(4, 0.97, 0.95, 0.97, 0.97, 400, (first, second, later))
+    spec = ModelSpec("net", "1", (TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (3,)),), 3, 4)
+    _, costs = with_caches(spec, ModelCosts(at_any_length(*[Curve((1,), (1.0,))] * 3)), caches)
+    assert costs.lookups[0] == Curve((1, 4), (0.6, 2.2))
+    assert costs.lookups[1] == Curve((1,), (0.3,))
+    assert costs.hit_rates == pytest.approx({0: 0.95, 1: 0.02})
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ FORMAT = 4
 LIST = f"{CACHES}/caches.json"
 ACCURACY = "accuracy.json"
 NEARNESS = "nearness.json"
+ROUNDING = 2  # how fewer bits are rounded (`program.openvino`): what was shown of another way says nothing of this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +273,8 @@ class Nearness:
 
     The share `within` the `cosine` was asked to be `target`; it is at least `lower` with `confidence`, of the next
     `answers` (None: of all that there could be). `mean` and `least` are of the cosines. `recall` is the share of the
-    ten nearest neighbours of a sample among the others that are the same by both networks. Seconds are at batch 1.
+    ten nearest neighbours of a sample among the others that are the same by both networks. Seconds are at batch 1. For
+    `rounding` see `ROUNDING`.
     """
 
     cosine: float
@@ -287,6 +289,7 @@ class Nearness:
     recall: float
     seconds: float
     seconds_full: float
+    rounding: int = 1
 
     @property
     def kept(self) -> bool:
@@ -302,6 +305,11 @@ def read_nearness(directory: ModelDirectory) -> Nearness | None:
     shares = (found.cosine, found.target, found.within, found.lower, found.confidence, found.recall)
     if not all(0.0 <= share <= 1.0 for share in shares) or found.samples < 1:
         raise RepositoryError(f"{directory.path / NEARNESS} has figures that nobody can have measured: build it again")
+    if found.rounding != ROUNDING:
+        raise RepositoryError(
+            f"{directory.path / NEARNESS} was shown with weights rounded in another way than they are now: run "
+            "`latebind calibrate` with its data"
+        )
     return found
 
 

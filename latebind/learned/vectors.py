@@ -18,7 +18,7 @@ from torch.nn import functional
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.learned.activations import BATCH, batches
-from latebind.learned.metadata import NEARNESS, Nearness
+from latebind.learned.metadata import NEARNESS, ROUNDING, Nearness
 from latebind.learned.promise import OF_VECTORS, Fidelity, Promise, over
 from latebind.learned.samples import NO_SAMPLES, Samples, check_answers
 from latebind.program.backends import BACKENDS, exact_backends, run_chain
@@ -81,6 +81,7 @@ def certify(
         float(cosines.min()),
         recall(vectors[:MOST_TEXTS], wanted[:MOST_TEXTS]),
         *_seconds([program, full], rows),
+        ROUNDING,
     )
     return (directory.write_files({NEARNESS: json_bytes(found)}) if found.kept else directory), found
 

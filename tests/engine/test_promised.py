@@ -15,7 +15,7 @@ from latebind.domain.config import EngineConfig, ResidencyConfig
 from latebind.domain.costs import Curve
 from latebind.domain.model import Promised
 from latebind.engine.crew import load_model
-from latebind.learned.metadata import LIST, NEARNESS, Nearness, StoredCaches, StoredLookup
+from latebind.learned.metadata import LIST, NEARNESS, ROUNDING, Nearness, StoredCaches, StoredLookup
 from latebind.program.backends import exact_backends
 from latebind.program.build import build_program
 from latebind.repository.directory import ModelDirectory, json_bytes
@@ -25,7 +25,7 @@ from tests.server.real import json_body, read_reply, real_frontend, written
 
 pytestmark = pytest.mark.skipif("openvino" not in exact_backends(), reason="OpenVINO is not installed")
 
-NEAR = Nearness(0.99, 0.97, 1.0, 0.998, 0.95, 2000, 400, 0.999, 0.99, 0.98, 1e-3, 2e-3)
+NEAR = Nearness(0.99, 0.97, 1.0, 0.998, 0.95, 2000, 400, 0.999, 0.99, 0.98, 1e-3, 2e-3, ROUNDING)
 QUERY = '[nodes.embed]\nmodels = ["m"]\n\n[outputs]\nvector = "embed.output"\n'
 ROWS = np.random.default_rng(0).standard_normal((2, 64), np.float32)
 

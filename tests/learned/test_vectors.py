@@ -17,7 +17,7 @@ from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.sizes import Dim
 from latebind.folders.build import build_near, data_of, read_folder
 from latebind.hosting import build_folder_once
-from latebind.learned.metadata import NEARNESS, Nearness, read_nearness
+from latebind.learned.metadata import NEARNESS, ROUNDING, Nearness, read_nearness
 from latebind.learned.promise import Fidelity, Promise
 from latebind.learned.samples import Samples
 from latebind.learned.vectors import (
@@ -181,11 +181,19 @@ def test_bad_rows_and_models_without_vectors_are_refused(tmp_path: Path) -> None
 
 def test_figures_that_nobody_can_have_measured_are_refused(tmp_path: Path) -> None:
     directory = built(tmp_path, "eager")
-    found = Nearness(0.99, 0.97, 1.0, 0.99, 0.95, 2000, 400, 0.999, 0.99, 0.98, 1e-3, 2e-3)
+    found = Nearness(0.99, 0.97, 1.0, 0.99, 0.95, 2000, 400, 0.999, 0.99, 0.98, 1e-3, 2e-3, ROUNDING)
     assert read_nearness(directory.write_files({NEARNESS: json_bytes(found)})) == found
     for wrong in (replace(found, lower=1.5), replace(found, samples=0)):
         with pytest.raises(RepositoryError, match="nobody can have measured"):
             read_nearness(directory.write_files({NEARNESS: json_bytes(wrong)}))
+
+
+def test_what_was_shown_of_weights_rounded_in_another_way_counts_no_more(tmp_path: Path) -> None:
+    directory = built(tmp_path, "eager")
+    before = '{"cosine":0.99,"target":0.97,"within":1.0,"lower":0.99,"confidence":0.95,"answers":2000,"samples":400,'
+    before += '"mean":0.999,"least":0.99,"recall":0.98,"seconds":1e-3,"seconds_full":2e-3}'
+    with pytest.raises(RepositoryError, match=r"rounded in another way .* `latebind calibrate`"):
+        read_nearness(directory.write_files({NEARNESS: before.encode()}))
 
 
 @pytest.fixture(scope="module")

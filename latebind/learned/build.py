@@ -306,7 +306,10 @@ class Builder:
         outcome = Outcome(trained, composition.costs, found, worlds, observed, choosing)
         if found is not None:
             fidelities = sorted({*CURVE, self.promise.fidelity}, reverse=True)
-            curve = composition.curve(found.thresholds, choosing, worlds, fidelities)
+            # Only of lookups that are kept: one that nobody leaves at the target is not there at the other levels.
+            used = {lookup.name for lookup in outcome.in_use()}
+            kept = np.where([one.name in used for one in trained], found.thresholds, np.inf)
+            curve = composition.curve(kept, choosing, worlds, fidelities) if used else []
             outcome = replace(outcome, curve=curve, whole=composition.whole(worlds, len(fidelities)))
         return self._publish(directory, outcome, "" if found else self._not_shown(composition, worlds))
 

@@ -88,8 +88,6 @@ class Outcome:
                 for name, threshold in zip(names, one.thresholds, strict=True)
                 if name in used and np.isfinite(threshold)
             }
-            if len(thresholds) < np.isfinite(one.thresholds).sum():
-                continue  # a lookup that nobody leaves at the target is not kept, and the others alone were not tested
             hit_rates = dict.fromkeys({here.stage for here in self.trained if here.name in used}, 0.0)
             for k, here in enumerate(self.trained):
                 if here.name in used:

@@ -69,6 +69,7 @@ def certify(
     if rows.lengths is not None and not program.spec.one_size:  # a server answers some alone and some so: either counts
         cosines = np.minimum(cosines, cosines_of(check_answers(vectors_together(program, rows)), wanted))
     wrong = int((cosines < fidelity.cosine).sum())
+    own, whole = _seconds([program, full], rows)
     found = Nearness(
         fidelity.cosine,
         fidelity.share,
@@ -80,7 +81,8 @@ def certify(
         float(cosines.mean()),
         float(cosines.min()),
         recall(vectors[:MOST_TEXTS], wanted[:MOST_TEXTS]),
-        *_seconds([program, full], rows),
+        own,
+        whole,
         ROUNDING,
     )
     return (directory.write_files({NEARNESS: json_bytes(found)}) if found.kept else directory), found

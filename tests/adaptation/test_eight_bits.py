@@ -48,7 +48,7 @@ def coarse(tmp_path_factory: pytest.TempPathFactory) -> ModelDirectory:
 @pytest.fixture(scope="module")
 def differing(coarse: ModelDirectory) -> list[tuple[Tensor, int, int]]:
     """Texts of one length, what the network says of each, and what it says in full precision, which is otherwise."""
-    ids = torch.randint(1, WORDS, (30_000, 8), generator=torch.Generator().manual_seed(3))
+    ids = torch.randint(1, WORDS, (50_000, 8), generator=torch.Generator().manual_seed(3))
     rows = Samples((list(ids), list(torch.ones_like(ids))), lengths=torch.full((len(ids),), 8))
     seen = observe(load_program(coarse), rows, (), base=load_program(coarse, backend="eager"))
     assert seen.own is not None

@@ -5,8 +5,8 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from torch import Tensor
 from latebind.adaptation.adapter import Adapter
 from latebind.adaptation.client import AdaptationClient
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version, number_of
-from latebind.adaptation.messages import AdaptationOrder, Answered, Draw
+from latebind.adaptation.messages import Answered, Draw
 from latebind.adaptation.versions import Leadership, Versions, versions_folder
 from latebind.domain.config import AdaptationConfig, EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError, Expired, Refused, Unavailable
@@ -27,8 +27,7 @@ from latebind.engine.order import EngineOrder
 from latebind.learned.metadata import LIST
 from latebind.queries.scheduler import replayed
 from latebind.repository.directory import ModelDirectory
-from tests.adaptation.in_use import OfEngine
-from tests.adaptation.test_service import until
+from tests.adaptation.test_service import serving, until
 from tests.digits import Built
 from tests.forked import FORKS
 
@@ -86,21 +85,6 @@ def led(model: Path) -> Iterator[Leadership]:
     lead.release()
 
 
-@asynccontextmanager
-async def serving(model: Path, log: Path | None = None) -> AsyncIterator[tuple[EngineClient, AdaptationClient]]:
-    engine_order = EngineOrder((str(model),), ENGINE, PolicyConfig(), event_log=str(log) if log else None)
-    engine = await EngineClient.start(engine_order, FORKS)
-    order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=(), floor=FLOOR)
-    try:
-        adaptation = await AdaptationClient.start(order, list(engine.models.values()), OfEngine(engine), FORKS)
-        try:
-            yield engine, adaptation
-        finally:
-            await adaptation.close()
-    finally:
-        await engine.close()
-
-
 async def ask(engine: EngineClient, adaptation: AdaptationClient, images: Tensor) -> None:
     """Send rows one by one and show the answers."""
     for row in torch.split(images, 1):
@@ -128,7 +112,7 @@ def test_a_level_that_errs_is_closed_and_opened_once_it_is_shown(built: Built, m
     assert len(hard) > 15
 
     async def test() -> None:
-        async with serving(model) as (engine, adaptation):
+        async with serving(model, floor=FLOOR) as (engine, adaptation):
             assert FLOOR in await crowd(engine, easy[:250])
             await ask(engine, adaptation, hard.repeat(8, 1, 1, 1)[:120])
             await until(lambda: engine.caches["digits"].version == AT_TARGET)
@@ -154,7 +138,7 @@ def test_a_version_that_is_made_while_serving_keeps_the_levels_and_a_restart_fin
 
     async def test() -> None:
         nonlocal made
-        async with serving(model, log) as (engine, adaptation):
+        async with serving(model, floor=FLOOR, log=log) as (engine, adaptation):
             await ask(engine, adaptation, built.unseen[:120])
             await until(lambda: engine.caches["digits"].version not in {BUILT, FULL_DEPTH})
             made = engine.caches["digits"].version
@@ -164,7 +148,7 @@ def test_a_version_that_is_made_while_serving_keeps_the_levels_and_a_restart_fin
             assert [level["used"] for level in adaptation.figures()["digits"]["levels"]] == [True, True]
         with log.open("rb") as file:
             assert replayed(*read_log(file))[2] == ""
-        async with serving(model) as (engine, adaptation):
+        async with serving(model, floor=FLOOR) as (engine, adaptation):
             assert engine.caches["digits"].version == made
             assert FLOOR in await crowd(engine, built.unseen[:250])
             rows = {"image": built.unseen[:1].numpy()}
@@ -187,7 +171,7 @@ def test_a_version_without_levels_is_used_down_to_the_target(built: Built, model
     there.make_current(name)
 
     async def test() -> None:
-        async with serving(model) as (engine, adaptation):
+        async with serving(model, floor=FLOOR) as (engine, adaptation):
             assert engine.caches["digits"].version == name
             promised = await crowd(engine, built.unseen[:250])
             assert TARGET in promised
@@ -205,7 +189,7 @@ def test_a_version_without_levels_is_used_down_to_the_target(built: Built, model
 def test_an_operator_stops_all_levels(built: Built, model: Path) -> None:
     async def test() -> None:
         there = Versions(versions_folder(model), ModelDirectory.open(model))
-        async with serving(model) as (engine, adaptation):
+        async with serving(model, floor=FLOOR) as (engine, adaptation):
             await ask(engine, adaptation, built.unseen[:20])
             there.make_current(FULL_DEPTH, by_hand=True)
             await until(lambda: engine.caches["digits"].version == FULL_DEPTH)

@@ -43,9 +43,12 @@ def model(built: Built, tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def serving(model: Path) -> AsyncIterator[tuple[EngineClient, AdaptationClient]]:
-    engine = await EngineClient.start(EngineOrder((str(model),), EngineConfig(), PolicyConfig()), FORKS)
-    order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=())
+async def serving(
+    model: Path, *, log: Path | None = None, floor: float = 1.0
+) -> AsyncIterator[tuple[EngineClient, AdaptationClient]]:
+    engine_order = EngineOrder((str(model),), EngineConfig(floor=floor), PolicyConfig(), str(log) if log else None)
+    engine = await EngineClient.start(engine_order, FORKS)
+    order = AdaptationOrder((str(model),), CONFIG, threads=1, backend=None, cores=(), floor=floor)
     try:
         adaptation = await AdaptationClient.start(order, list(engine.models.values()), OfEngine(engine), FORKS)
         try:

@@ -176,12 +176,13 @@ def test_a_hundred_changes_under_load_lose_no_call_and_keep_the_shares(shop: Pat
 
     async def test() -> None:
         async with serving(shop, "scale=1:90,2:10") as client:
-            over = False
+            over, more = False, asyncio.Event()
             answered = Counter[str]()
 
             async def go_on() -> None:
                 while not over:
                     answered[await client.ask()] += 1
+                    more.set()
 
             clients = [asyncio.create_task(go_on()) for _ in range(4)]
             for number in range(100):
@@ -192,7 +193,8 @@ def test_a_hundred_changes_under_load_lose_no_call_and_keep_the_shares(shop: Pat
                 before = answered.copy()
                 async with asyncio.timeout(60):
                     while (asked := answered.total() - before.total()) < 40:
-                        await asyncio.sleep(0.001)
+                        more.clear()
+                        await more.wait()
                 for version, share in shares.items():  # some were under way as it changed
                     assert abs((answered - before)[version] - share / 100 * asked) <= len(clients) + 1
             over = True

@@ -200,7 +200,7 @@ def test_rows_that_are_no_tokens_and_a_load_as_a_network_without_steps_are_refus
 def test_the_module_in_the_documents_can_be_exported_and_one_without_attributes_hears_all_that_it_lacks() -> None:
     page = (Path(__file__).parents[2] / "docs/models.md").read_text()
     scope: dict[str, Any] = {}
-    exec(page.partition("## Of sequence models")[2].partition("```python\n")[2].partition("```")[0], scope)
+    exec(page.partition("## Sequence models\n")[2].partition("```python\n")[2].partition("```")[0], scope)
     repeater = scope["Repeater"]
     exported = export_sequence(repeater().eval(), torch.randint(3, 100, (4, 8)))
     assert {part.name for part in exported.parts} == {"hidden", "cell"}

@@ -24,9 +24,7 @@ from tests.server.test_written import preprocessor
 from tests.server.words import Pixels, Words
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (
-    (DOCS / "protocol.md").read_text().partition("\n## What people's tools call\n")[0]
-)  # `tests/server/tasks` has these
+PAGE = (DOCS / "protocol.md").read_text().partition("\n## APIs of other tools\n")[0]  # `tests/server/tasks` has these
 LENGTHS = (DOCS / "models.md").read_text().partition("## Rows of any length\n")[2].partition("\n## ")[0]
 PYTHON = [
     *re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL),

@@ -1,4 +1,4 @@
-"""The examples of `docs/protocol.md` for people's tools, as they stand there."""
+"""The examples of `docs/protocol.md` for the APIs of other tools, run as written."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tests.server.conftest import PATIENCE
 from tests.server.tasks.conftest import Served
 
 PAGE = (Path(__file__).parents[3] / "docs" / "protocol.md").read_text()
-SECTION = PAGE.partition("\n## What people's tools call\n")[2]
+SECTION = PAGE.partition("\n## APIs of other tools\n")[2]
 CURL = re.findall(r"^curl .*$", SECTION, re.MULTILINE)
 CALL = re.findall(r"^huggingface_hub.*$", SECTION, re.MULTILINE)
 

@@ -1,5 +1,6 @@
 # make demo | test | check | bench: each sets up .venv on first use and works offline afterwards.
-# make dist: builds the wheel and the source distribution, checks them, and serves a model from the wheel alone.
+# make dist: builds the wheel and the source distribution, checks them, and serves models from the wheel alone, with and
+#   without torch.
 # make matrix: the tests that are not slow on each Python of the classifiers that is there (noxfile.py).
 # make lint: what is under deploy/ and .github/, by the linters of those who read it.
 # make docs: builds the documents as a site, strictly, into out/site.
@@ -42,6 +43,7 @@ dist: $(INSTALLED)
 	$(BIN)/python -m build --outdir out/dist .
 	$(BIN)/python -m twine check --strict out/dist/*
 	$(BIN)/python -m tests.release.first_use out/dist/*.whl
+	$(BIN)/python -m tests.release.without_torch out/dist/*.whl
 
 matrix: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[release]"

@@ -36,7 +36,7 @@ from latebind.learned.vectors import DECLARE
 from latebind.program.backends import exact_backends
 from latebind.program.build import Progress, build_program, ignore_progress
 from latebind.program.declared import NOTHING, Dynamic, from_export
-from latebind.program.device import HOST, find_device
+from latebind.program.device import HOST, find_device, kind_of
 from latebind.program.export import Tensors, export_any_size, made_of_another, tensors_of
 from latebind.program.graph import Graph, graph_to_json
 from latebind.program.lengths import own_sizes, resized
@@ -157,12 +157,12 @@ def _built(
         told = "a folder says itself what it reads: leave them out" if named else "give rows as they will come"
         raise ConfigError(f"example_inputs: {told}")
     # These are checked before a build, which takes minutes.
-    device, arguments = options.get("device", HOST.type), options.get("arguments", ())
-    kind = find_device(EngineConfig(device=device).device).type
+    device, arguments = options.get("device", HOST), options.get("arguments", ())
+    kind = kind_of(find_device(EngineConfig(device=device).device))
     frontend = FrontendConfig(port=options["port"], deadline=options.get("deadline", 1.0))
     if "--host" not in arguments:
         check_addresses(frontend)
-    backends = options.get("backends") or (() if kind == HOST.type else exact_backends(kind))
+    backends = options.get("backends") or (() if kind == HOST else exact_backends(kind))
     build: Callable[..., str]
     words: tuple[str, ...]
     if isinstance(module, Path | str):

@@ -20,8 +20,7 @@ from latebind.learned.activations import empty_activations, record_activations
 from latebind.learned.compiled import compile_lookup
 from latebind.learned.compose import Composition, Costs, Seen, Variant, hits_alone, over_lengths
 from latebind.learned.explore import passes_over, some_rows
-from latebind.learned.head import Selector
-from latebind.learned.networks import Predictor, make_predictor
+from latebind.learned.networks import Predictor, Selector, make_predictor
 from latebind.learned.promise import Promise
 from latebind.learned.reading import readings
 from latebind.learned.samples import Samples, split_worlds

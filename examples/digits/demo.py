@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--fidelity", type=float, default=0.97, help="share of answers that equal the base model's")
     parser.add_argument("--requests", type=int, default=3000, help="requests of each side")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--build-only", action="store_true", help="stop when the model is built")
     given = parser.parse_args(arguments)
     begun = time.perf_counter()
     torch.set_num_threads(2)
@@ -75,6 +76,8 @@ def main(arguments: list[str]) -> None:
         )
     show(f"learned caches, target {given.fidelity:g}", [{"": label, " ": text} for label, text in learned.rows()])
 
+    if given.build_only:
+        return
     console.print("[bold]3. Serve[/] it with exits off and on, Poisson traffic through HTTP")
     report, rate = exits.open_loop(
         Subject(repository, "digits", {"image": images[test].numpy()}, labels[test].numpy()),

@@ -36,6 +36,7 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.engine.engines import Engines
 from latebind.forks.client import Forked, ForkServer
+from latebind.program.device import NO_TORCH, has_torch
 from latebind.repository.listing import Fingerprint
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 
@@ -79,7 +80,7 @@ class AdaptationClient:
         """
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await forks.forked(PROCESS, [], name=NAME, inherited=(theirs.fileno(),))
+            process = await forks.forked(PROCESS, [], name=NAME, inherited=(theirs.fileno(),), imports=(PROCESS,))
         client = cls(models, order.config.sample, process, in_use)
         wanted = {path: in_use.wanted(spec.name) for path, spec in zip(order.directories, models, strict=False)}
         reader, client._writer = await asyncio.open_connection(sock=ours)
@@ -313,6 +314,8 @@ async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServe
     """Start the service beside engines that serve, if it is wanted; it follows what they serve. Close it at the end."""
     if not settings.adaptation.on:
         return None
+    if not has_torch():
+        raise ConfigError(f"--adapt trains learned caches, which torch does, and {NO_TORCH}, or leave it out")
     following = Following(partial(_followed, settings, engines), engines, forks)
     if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")

@@ -327,11 +327,13 @@ class Prior:
             shares[answer] = share
         times = (shares / self.shares).clamp(min=RAREST).log()
         return {
-            name: replace(head, answer_bias=head.answer_bias + self.temperatures[name] * times).without_selector()
-            if name in self.temperatures
-            else head
+            name: self._shifted(head, name, times) if name in self.temperatures else head
             for name, head in heads.items()
         }
+
+    def _shifted(self, head: Head, name: str, times: Tensor) -> Head:
+        bias = (head.answer_bias + self.temperatures[name] * times.numpy()).astype(np.float32)
+        return replace(head, answer_bias=bias).without_selector()
 
 
 @torch.no_grad()
@@ -351,13 +353,15 @@ def taught(head: Head, features: Tensor, answers: Tensor, generator: torch.Gener
     """
     mean, spread = features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=1e-3)
     rows = (features - mean) / spread
+    before = {name: torch.from_numpy(part) for name, part in head.tensors().items()}
     if len(head.beside_bias):
-        beside, beside_bias = head.beside_weight * spread, head.beside_bias + head.beside_weight @ mean
-        beside_answer = head.beside_answer.clone()
+        beside = before["beside_weight"] * spread
+        beside_bias = before["beside_bias"] + before["beside_weight"] @ mean
+        beside_answer = before["beside_answer"].clone()
     else:
         beside = torch.randn(BESIDE, head.width, generator=generator) / head.width**0.5
         beside_bias, beside_answer = torch.zeros(BESIDE), torch.zeros(head.classes, BESIDE)
-    direct, bias = head.answer_weight * spread, head.answer_bias + head.answer_weight @ mean
+    direct, bias = before["answer_weight"] * spread, before["answer_bias"] + before["answer_weight"] @ mean
     layers = [nn.Parameter(layer) for layer in (direct, bias, beside, beside_bias, beside_answer)]
     optimizer = torch.optim.AdamW(layers, lr=RATE, weight_decay=DECAY, fused=True)
     for step, drawn in enumerate(torch.randint(len(answers), (steps, BATCH), generator=generator)):

@@ -56,7 +56,7 @@ class Versions:
 
         None is ever replaced: where another service has just taken the name, the next one is taken.
         """
-        from latebind.repository.tensors import tensor_bytes  # noqa: PLC0415  (with torch, which lists do not need)
+        from latebind.repository.tensors import tensor_bytes  # noqa: PLC0415  (which lists do not need)
 
         version = replace(version, format=FORMAT, base=version.base or self.base)
         while True:

@@ -115,7 +115,7 @@ def measure(side: Side) -> Iterator[Resident]:
         sized.place(begin, numbers, most)
         inputs, _ = sized.views(numbers)
     for rows, some in zip(inputs, made, strict=True):
-        rows[:] = 1 if spec.kinds else some.numpy()  # as tokens ones, which every model has
+        rows[:] = 1 if spec.kinds else some  # as tokens ones, which every model has
     workers = [Worker({spec.name: model}, memory) for model in crew]
     gc.collect()
     yield resident()

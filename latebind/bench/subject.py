@@ -111,7 +111,7 @@ class MadeUp(Subject):
         specs = at_size(self.spec.inputs, self.sizes[start])
         made = zip(specs, made_up_inputs(specs, 1), strict=True)
         # As in examples of a build: what all is masked in is no row to measure.
-        return {spec.name: (torch.ones_like(rows) if "mask" in spec.name else rows).numpy() for spec, rows in made}
+        return {spec.name: np.ones_like(rows) if "mask" in spec.name else rows for spec, rows in made}
 
 
 def sized(repository: Path, model: str) -> ModelSpec:

@@ -33,9 +33,12 @@ EXTRAS = {
     "plotly": "report",
     "psutil": "bench",
     "ray": "ray",
+    "safetensors": "torch",
+    "scipy": "torch",
     "sklearn": "demo",
     "soundfile": "hf",
     "tokenizers": "hf",
+    "torch": "torch",
     "transformers": "hf",
     "tritonclient": "grpc",
 }

@@ -20,15 +20,13 @@ from latebind.engine.slots import file_bytes
 from latebind.learned.lookup import NO_PROMISES, Lookup, Promises, load_lookups, promised_by_network, promises
 from latebind.learned.metadata import read_accuracies, read_caches, with_caches
 from latebind.preprocessing.settings import reads_as
-from latebind.program.device import HOST, find_device
+from latebind.program.device import HOST, NO_TORCH, find_device, has_torch
 from latebind.program.load import load_program
 from latebind.program.pieces import release_memory
 from latebind.program.program import Program, profile_program
 from latebind.queries.file.definition import read_query
 from latebind.queries.file.wiring import DefinedQuery
-from latebind.repository.directory import ModelDirectory
-from latebind.sequence.program import SequenceProgram, profile_sequence, warm_up
-from latebind.sequence.stored import is_stored_sequence, load_sequence
+from latebind.repository.directory import SEQUENCE, ModelDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +70,14 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
     """
     directory = ModelDirectory.open(path)
     twins = streams if streams >= config.crew else 0
-    if is_stored_sequence(directory):
-        if config.device != HOST.type:
+    if SEQUENCE in directory.files:
+        if config.device != HOST:
             raise ConfigError(f"{path} is a sequence model, not served on {config.device} yet: use --device cpu")
+        if not has_torch():
+            raise ConfigError(f"{path} is a sequence model, which torch decodes, and {NO_TORCH}")
+        from latebind.sequence.program import profile_sequence  # noqa: PLC0415  (with torch)
+        from latebind.sequence.stored import load_sequence  # noqa: PLC0415
+
         sequence = load_sequence(
             directory, threads=config.threads, backend=config.backend, streams=streams, twins=twins
         )
@@ -128,7 +131,10 @@ def load_crew(
 def _warm_up(models: Iterable[LoadedModel], largest: int | None) -> None:
     """Run sequence models once with every batch size that this worker may get."""
     for model in models:
-        if isinstance(model.program, SequenceProgram):
+        if model.spec.kinds:
+            from latebind.sequence.program import SequenceProgram, warm_up  # noqa: PLC0415  (with torch)
+
+            assert isinstance(model.program, SequenceProgram)
             warm_up(model.program, largest or model.spec.max_batch)
 
 

@@ -22,7 +22,6 @@ from threading import Lock, Thread, get_ident
 from typing import TypeAlias
 
 import numpy as np
-import torch
 
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig, ServedModel
@@ -37,6 +36,7 @@ from latebind.engine.on_demand import Loader
 from latebind.engine.shared import WORKERS, Owners, Running, pack_ended, pack_stepped, pack_wrote
 from latebind.engine.staging import Staging
 from latebind.engine.worker import Failures, Worker
+from latebind.program.arrays import computing
 from latebind.queries.scheduler import make_scheduler
 
 logger = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ class Driver:
         """
         try:
             # Expressions of queries take any values; to set this for each of them takes longer than most of them.
-            with torch.inference_mode(), np.errstate(all="ignore"):
+            with computing(), np.errstate(all="ignore"):
                 while (run := self._next_run()) is not None:
                     self._run_and_follow(run)
         except Exception as error:

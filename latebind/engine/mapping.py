@@ -18,7 +18,7 @@ from latebind.domain.errors import IllegalEvent, InvalidRequest
 from latebind.domain.events import Branched, MapFailed, Mapped
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.query import StepRows
-from latebind.engine.operations import COMPUTED, LOGIC, Array, numbers
+from latebind.engine.operations import COMPUTED, LOGIC, OF_TORCH, Array, numbers
 from latebind.engine.slots import ModelSlots, Rows, SizedSlots
 from latebind.engine.staging import Staging, index_of
 from latebind.engine.worker import Failures
@@ -163,6 +163,19 @@ class Steps:
         names = ", ".join([f"step {nodes[node].name!r}" if node < len(nodes) else "the outputs" for node in failed])
         self._failures.log(f"{doing} {names} of {action.query}", error, f" for request {action.requests[0]}")
         return [MapFailed(action.requests, failed, more)]
+
+
+def of_torch(defined: DefinedQuery) -> list[str]:
+    """Return the operations of a query that torch computes."""
+    wiring, found = defined.wiring, list[str]()
+    every = [one for options in wiring.inputs for inputs in options for one in inputs]
+    left: list[Expression] = [*every, *wiring.outputs, *(one for one in wiring.conditions if one is not None)]
+    while left:
+        one = left.pop()
+        if isinstance(one, Apply):
+            left += one.arguments
+            found += [one.operation] if one.operation in OF_TORCH else []
+    return found
 
 
 class _Wired:

@@ -14,33 +14,34 @@ from math import inf, prod
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import msgspec
-import torch
-from torch import Tensor
 
 from latebind.domain.actions import Evict, Load
 from latebind.domain.config import TIERS, EngineConfig, ResidencyConfig
 from latebind.domain.costs import Curve, Footprint, Grid
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
+from latebind.domain.model import ITEM_BYTES
 from latebind.engine.cores import at_once
 from latebind.engine.crew import OWN_NAMES, LoadedModel, as_served, with_queries
 from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
 from latebind.engine.worker import MOST_WAITING
 from latebind.learned.lookup import open_lookups
-from latebind.program.backends import StageFunction
-from latebind.program.device import HOST
+from latebind.program.arrays import Array, ArrayFunction, Arrays, computing
+from latebind.program.device import HOST, NO_TORCH, has_torch
 from latebind.program.lengths import resized
 from latebind.program.load import open_program, try_stage
 from latebind.program.measure import MOST_SECONDS, made_up_inputs, median_seconds, with_batch
 from latebind.program.metadata import profiled_batches, profiled_sizes
 from latebind.program.pieces import Piece, mmap_large_blocks, peak_growth, release_memory, resident_bytes, trim_heap
 from latebind.program.program import Program
-from latebind.repository.directory import ModelDirectory
+from latebind.repository.directory import SEQUENCE, ModelDirectory
 from latebind.repository.tensors import BytesRead
-from latebind.sequence.program import SequenceProgram, profile_sequence, warm_up
-from latebind.sequence.stored import is_stored_sequence, open_sequence
+
+if TYPE_CHECKING:
+    from latebind.sequence.program import SequenceProgram
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ ROW_COPIES = 3  # of a decoder's rows, at most: they double when they are too fe
 END_SECONDS = 10.0  # in which a load may end as the engine closes
 TRIMS_EVERY = 1.0  # seconds at least: after a trim, the next batch has to allocate its pages again
 
-Rows = dict[tuple[int, int], tuple[Tensor, ...]]  # inputs of a stage, by length and batch size
+Rows = dict[tuple[int, int], Arrays]  # inputs of a stage, by length and batch size
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,14 @@ class Opened:
 
 def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bool = True) -> Opened:
     """Open a model directory. Raises what `load_model` raises. For `cached` see `MappedFile`."""
-    if config.device != HOST.type:
+    if config.device != HOST:
         raise ConfigError(f"engine.device is {config.device}: models come and go on the CPU alone, leave --memory out")
     directory, threads = ModelDirectory.open(path), config.threads
-    if is_stored_sequence(directory):
+    if SEQUENCE in directory.files:
+        if not has_torch():
+            raise ConfigError(f"{path} is a sequence model, which torch decodes, and {NO_TORCH}")
+        from latebind.sequence.stored import open_sequence  # noqa: PLC0415  (with torch)
+
         sequence, pieces = open_sequence(
             directory, threads=threads, backend=config.backend, streams=streams, cached=cached
         )
@@ -166,8 +171,11 @@ def measure(opened: Opened, budget: int) -> LoadedModel:
     does not run, and `ConfigError` for a piece that takes more than `budget` bytes.
     """
     model = opened.model
-    with torch.inference_mode():
-        if isinstance(model.program, SequenceProgram):
+    with computing():
+        if model.spec.kinds:
+            from latebind.sequence.program import SequenceProgram  # noqa: PLC0415  (with torch)
+
+            assert isinstance(model.program, SequenceProgram)
             return _measure_sequence(model, model.program, opened.pieces, budget)
         return _measure_chain(opened, model.program, budget)
 
@@ -188,8 +196,8 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
         for length in lengths
         for batch in batches
     }
-    seconds, grids, seen, working = list[float](), list[Grid](), list[Tensor](), 0
-    for number, stage in enumerate(program.stages):
+    seconds, grids, seen, working = list[float](), list[Grid](), list[Array](), 0
+    for number, stage in enumerate(program.calls):
         with _loaded(opened.pieces[number], model, budget) as loading:
             try_stage(program, number, model.directory, rows[largest, 1])
             if not program.costs_fit:
@@ -228,7 +236,7 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
     return replace(model, costs=costs, footprint=footprint, working=working // MIB * MIB)
 
 
-def _curve(stage: StageFunction, rows: Mapping[int, tuple[Tensor, ...]], most: float) -> Curve:
+def _curve(stage: ArrayFunction, rows: Mapping[int, Arrays], most: float) -> Curve:
     """Return a stage's latency for these rows, by batch, of which those are left out that follow one of `most`."""
     seconds = dict[int, float]()
     for batch, some in rows.items():
@@ -241,28 +249,25 @@ def _bytes(rows: Rows) -> int:
     return sum(tensor.nbytes for some in rows.values() for tensor in some)
 
 
-@torch.inference_mode()
-def _run(stage: StageFunction, rows: Rows) -> Rows:
-    return {batch: tuple([tensor.clone() for tensor in stage(*some)]) for batch, some in rows.items()}
+def _run(stage: ArrayFunction, rows: Rows) -> Rows:
+    with computing():
+        return {batch: tuple([tensor.copy() for tensor in stage(*some)]) for batch, some in rows.items()}
 
 
 def _measure_sequence(
-    model: LoadedModel, program: SequenceProgram, pieces: Sequence[Piece], budget: int
+    model: LoadedModel, program: "SequenceProgram", pieces: Sequence[Piece], budget: int
 ) -> LoadedModel:
     """Load both pieces together: reading is useless without writing."""
+    from latebind.sequence.program import profile_sequence, warm_up  # noqa: PLC0415  (with torch)
+
     with ExitStack() as held:
         seconds = tuple(held.enter_context(_loaded(piece, model, budget)).seconds for piece in pieces)
-        _, working = peak_growth(partial(_warm_up, program, model.spec.max_batch))
+        _, working = peak_growth(partial(warm_up, program, model.spec.max_batch))
         if not program.costs_fit:
             program = profile_sequence(program)
-    row = ROW_COPIES * sum([getattr(torch, part.dtype).itemsize * prod(part.shape) for part in program.parts])
+    row = ROW_COPIES * sum([ITEM_BYTES[part.dtype] * prod(part.shape) for part in program.parts])
     footprint = Footprint(tuple(piece.size for piece in pieces), seconds, row=row)
     return replace(model, costs=program.costs, program=program, footprint=footprint, working=working // MIB * MIB)
-
-
-@torch.inference_mode()
-def _warm_up(program: SequenceProgram, largest: int) -> None:
-    warm_up(program, largest)
 
 
 @dataclass(slots=True)

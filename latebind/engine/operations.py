@@ -1,4 +1,4 @@
-"""What the operations of query files compute: with numpy if that is simple, with torch if it is better.
+"""What the operations of query files compute: with numpy, and with torch those of `OF_TORCH`.
 
 Operations work on many rows at once: each tensor is an array `(B, *shape)`, where `shape` is that in the query file.
 Comparisons work on the numbers of one row. Types and shapes have been checked by the entries of the same names in
@@ -12,9 +12,7 @@ from math import ceil, floor
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 Array = NDArray[Any]
 Value = Any  # an array, or a literal number or text of the expression
@@ -57,7 +55,10 @@ def resize(images: Array, height: int, width: int) -> Array:
 def _resized(image: Array, height: int, width: int) -> Array:
     if image.shape[-2:] == (height, width):
         return image
-    flat = torch.from_numpy(image).reshape(1, -1, *image.shape[-2:])
+    from torch import from_numpy  # noqa: PLC0415  (the engine has looked for it)
+    from torch.nn import functional  # noqa: PLC0415
+
+    flat = from_numpy(image).reshape(1, -1, *image.shape[-2:])
     made: Array = functional.interpolate(flat, (height, width), mode="bilinear", align_corners=False).numpy()
     return made.reshape(*image.shape[:-2], height, width)
 
@@ -129,6 +130,8 @@ COMPUTED: Mapping[str, Callable[..., Array]] = {
     "cast": lambda values, dtype: values.astype(dtype),
     "reshape": lambda values, *shape: values.reshape(len(values), *shape),
 }
+
+OF_TORCH = frozenset({"crop_to", "resize"})
 
 LOGIC: Mapping[str, Callable[..., bool]] = {  # of the numbers of one row
     "==": operator.eq,

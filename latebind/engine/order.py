@@ -12,12 +12,12 @@ import msgspec
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import ModelSpec
-from latebind.repository.directory import MODEL, ModelDirectory
+from latebind.repository.directory import MODEL, STAGES, ModelDirectory
 
 PICTURE = b"picture"  # a later line; answered by a `Picture`
 TRACES = b"traces"  # a later line; answered by the traces of requests that have ended since the last one
 OPENVINO = ("openvino", "openvino-bf16", "openvino-int8")
-IMPORTS = dict.fromkeys(OPENVINO, "openvino")  # what takes a third of a second, by backend
+IMPORTS = {**dict.fromkeys(OPENVINO, "openvino"), "eager": "torch", "compile": "torch"}  # what takes long, by backend
 FORGET = b"forget"  # a later line: reset the metrics, requests so far were trials; answered by an empty object
 
 
@@ -83,11 +83,13 @@ def backend_imports(models: Iterable[Path], backend: str | None) -> list[str]:
 
     Those that are not installed are left out, and so are models that cannot be read: the engine says what is wrong.
     """
-    found = {backend}
-    if backend is None:
-        for path in models:
-            with suppress(RepositoryError, OSError, msgspec.MsgspecError):
-                described = msgspec.json.decode(ModelDirectory.open(path).read(MODEL), type=dict[str, Any])
-                found.add(described.get("backend"))
-    modules = {IMPORTS[name] for name in found if name in IMPORTS}
+    modules = set[str]()
+    for path in models:
+        with suppress(RepositoryError, OSError, msgspec.MsgspecError):
+            directory = ModelDirectory.open(path)
+            described = msgspec.json.decode(directory.read(MODEL), type=dict[str, Any])
+            module = IMPORTS.get(backend or str(described.get("backend")))
+            modules.update(() if module is None else (module,))
+            if not directory.names(STAGES):  # torch converts it
+                modules.add("torch")
     return [module for module in sorted(modules) if importlib.util.find_spec(module) is not None]

@@ -9,12 +9,12 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-import torch
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, down_to, number_of
 from latebind.adaptation.versions import Versions, versions_folder
@@ -27,16 +27,17 @@ from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
 from latebind.engine.crew import LoadedModel, load_crew, with_queries
 from latebind.engine.driver import Driver
-from latebind.engine.mapping import Steps
+from latebind.engine.mapping import Steps, of_torch
 from latebind.engine.on_demand import Loader, open_crew, told_of_memory
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
 from latebind.engine.shared import IDLE, Listening, Running, send_line
 from latebind.engine.slots import SlotMemory
-from latebind.engine.staging import DeviceStaging, HostStaging, Staging
+from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import Worker
 from latebind.heap import settle
 from latebind.logs import write_logs
-from latebind.program.device import HOST, find_device, identity
+from latebind.program.device import HOST, NO_TORCH, find_device, has_torch, identity
+from latebind.queries.file.wiring import DefinedQuery
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,6 @@ class Engine:
         config = order.engine
         if config.cores:
             os.sched_setaffinity(0, config.cores)
-        torch.set_num_threads(config.threads)
         self._gpu = {} if (gpu := identity(config.device)) is None else {"gpu": gpu}
         self._exit = ExitStack()
         self._control = control
@@ -92,6 +92,7 @@ class Engine:
         if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
             raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")
         served = with_queries(models, queries, config.slots)
+        _limit_torch(served.queries, config.threads)
         rows = served.rows.total
         scheduling = SchedulerConfig(
             tuple(
@@ -109,7 +110,11 @@ class Engine:
         os.ftruncate(slots, served.bytes)
         memory = SlotMemory(slots, served.specs, rows)
         names, device = [model.spec.name for model in models], find_device(config.device)
-        staging: Staging = HostStaging(names, memory) if device == HOST else DeviceStaging(names, memory, device)
+        staging: Staging = HostStaging(names, memory)
+        if device != HOST:
+            from latebind.engine.device import DeviceStaging  # noqa: PLC0415  (with torch)
+
+            staging = DeviceStaging(names, memory, device)
         self._exit.callback(staging.close)
         self._crew = [Worker({one.spec.name: one for one in each}, memory, stream=staging.stream()) for each in workers]
         self._versions = {
@@ -214,6 +219,17 @@ class Engine:
             worker.adopt(model, number_of(name), heads, levels)
         if levels:
             self._levels[model] = kept
+
+
+def _limit_torch(queries: Iterable[DefinedQuery], threads: int) -> None:
+    """Have torch compute on so many threads, if it computes anything. Raises `ConfigError` if a query lacks it."""
+    needing = next(((one.query.name, operation) for one in queries for operation in of_torch(one)), None)
+    if needing is not None and not has_torch():
+        raise ConfigError(f"the query {needing[0]} computes {needing[1]}(), which torch does, and {NO_TORCH}")
+    if needing is not None or "torch" in sys.modules:
+        import torch  # noqa: PLC0415
+
+        torch.set_num_threads(threads)
 
 
 def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -> None:

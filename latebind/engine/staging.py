@@ -1,50 +1,21 @@
-"""How inputs get from slots to stages and outputs back: on the CPU, and on CUDA devices.
+"""How inputs get from slots to stages and outputs back. On the CPU nothing is staged: stages read the slots themselves.
 
-On the CPU nothing is staged: stages read the slots themselves. For a device, inputs are copied as they arrive, and
-outputs back: Ebird's GPU resident memory pool (section V).
-
-The device has a row for each slot, those of query steps included; one that holds a request's input is its InDevPtr.
-Requests that arrive together have slots that follow each other (`claims.Claims`), and so rows that do (V-A). InStream
-copies a row as soon as the engine reads the request, and records the row's InEvent. Workers compute on streams of their
-own; on the device, they wait for the InEvent of their batch that was recorded last: InStream copies in order, so the
-others have come too. OutStream copies outputs to the slots' output rows (OutCpuPtr), and requests are reported as
-answered after waiting for the OutEvent. InMutex is held while copying in, by the listener and by threads that have
-written the inputs of a query's step. Threads that wait for an event hold neither Python's lock (torch releases it in
-`synchronize`) nor a core (events are made to block).
-
-Slots are page-locked, so that the device copies from and to them while the processor does something else. If the
-driver refuses that, as some do for shared memory, copies are the same, and the thread that starts one waits for it.
-Rows that differ in size are not page-locked, because their pages come and go (`slots.Extents`), and have none here.
-
-A row is reused with its slot. The next input is written by InStream too, so it comes after any copy still under way for
-the previous request, which may have been cancelled at once.
+For CUDA devices see `device`.
 """
 
-import logging
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import count
-from threading import Lock
-from typing import Any, TypeAlias
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from latebind.domain.actions import Run
-from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.slots import ModelSlots, SlotMemory
-from latebind.server.gateway import BFLOAT16
+from latebind.domain.model import TensorSpec
+from latebind.engine.slots import SlotMemory
+from latebind.program.arrays import Array, Arrays
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from latebind.engine.device import DeviceStaging, DeviceStream
 
 AT_ONCE = nullcontext()
-PORTABLE = 1  # cudaHostRegisterPortable: page-locked for all devices
-NOT_COPIED = -1
-
-Event = Any  # `torch.cuda.Event`, or that of `torch.cpu`, whose streams are synchronous
 
 
 class HostStaging:
@@ -58,8 +29,8 @@ class HostStaging:
 
     def __init__(self, models: Sequence[str], memory: SlotMemory) -> None:
         slots = {name: memory.by_name[name] for name in models}
-        self._inputs = {name: tensors_of(own.inputs, memory.specs[name].inputs) for name, own in slots.items()}
-        self._outputs = {name: tensors_of(own.outputs, memory.specs[name].outputs) for name, own in slots.items()}
+        self._inputs = {name: own.inputs for name, own in slots.items()}
+        self._outputs = {name: own.outputs for name, own in slots.items()}
 
     def copy_in(self, model: str, slots: Sequence[int]) -> None:
         """Do nothing: stages read the slots."""
@@ -78,20 +49,21 @@ class HostStaging:
     def wait(self) -> None:
         """Return when everything launched on this stream has been computed."""
 
-    def there(self, arrays: Sequence[NDArray[np.generic]], specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
+    def there(self, arrays: Arrays, specs: Sequence[TensorSpec]) -> Arrays:
         """Return these inputs `(B, ...)` where the stages read them."""
-        return tensors_of(arrays, specs)
+        del specs
+        return arrays
 
-    def back(self, results: Sequence[Tensor]) -> Sequence[NDArray[np.generic]]:
+    def back(self, results: Sequence[Array]) -> Sequence[Array]:
         """Return these results `(B, ...)` where the frontend can have them; they are there on return."""
-        return [array_of(result) for result in results]
+        return results
 
-    def inputs(self, action: Run) -> tuple[Tensor, ...]:
+    def inputs(self, action: Run) -> Arrays:
         """Return the inputs of the requests of `action`, each `(B, *shape)`; they stay valid while these run."""
         slots = index_of(action.slots)
         return tuple([rows[slots] for rows in self._inputs[action.model]])
 
-    def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
+    def answer(self, model: str, slots: Sequence[int], results: Sequence[Array], places: Sequence[int]) -> None:
         """Copy row `places[i]` of each of the `results` `(B, *shape)` into slot `slots[i]`; it is there on return."""
         if slots:
             to, of = index_of(slots), index_of(places)
@@ -99,177 +71,8 @@ class HostStaging:
                 rows[to] = result[of]
 
 
-class DeviceRows:
-    """The rows of one model on a device, one for each slot; `copied` numbers the copies in their order, by row."""
-
-    def __init__(self, slots: ModelSlots, spec: ModelSpec, device: torch.device) -> None:
-        self.inputs = tensors_of(slots.inputs, spec.inputs)
-        self.outputs = tensors_of(slots.outputs, spec.outputs)
-        self.rows = tuple(torch.empty_like(rows, device=device) for rows in self.inputs)
-        self.events = tuple(_event(device) for _ in range(len(self.inputs[0])))
-        self.copied = [NOT_COPIED] * len(self.events)
-
-
-class DeviceStaging:
-    """The rows of an engine's models on one device, and the streams that fill and empty them."""
-
-    copies = True
-
-    def __init__(self, models: Sequence[str], memory: SlotMemory, device: torch.device) -> None:
-        self.device = device
-        self.runtime: Any = torch.get_device_module(device)
-        self.runtime.set_device(device)  # otherwise memory is page-locked in a context on device 0, which costs memory
-        self.runtime.synchronize(device)  # weights and compiled code were made on another stream
-        self._locked = memory.arrays.ctypes.data if self._lock_pages(memory.arrays) else None
-        slots = {name: memory.by_name[name] for name in models}
-        self.models = {
-            name: DeviceRows(rows, memory.specs[name], device) for name, rows in slots.items() if rows.sized is None
-        }
-        self._in_stream = self.runtime.Stream(device)
-        self.out_stream = self.runtime.Stream(device)
-        self._copying = Lock()  # InMutex: guards the order of InStream
-        self._numbers = count()
-
-    def copy_in(self, model: str, slots: Sequence[int]) -> None:
-        """Start copying inputs from their slots. A request whose input cannot be copied fails when it is to run.
-
-        Rows that differ in size are copied as a batch, when it is known whom they share one with (`there`).
-        """
-        there = self.models.get(model)
-        if there is None:
-            return
-        try:
-            with self._copying, self.runtime.stream(self._in_stream):
-                for slot in slots:
-                    there.copied[slot] = NOT_COPIED
-                    for rows, source in zip(there.rows, there.inputs, strict=True):
-                        rows[slot].copy_(source[slot], non_blocking=True)
-                    there.events[slot].record(self._in_stream)
-                    there.copied[slot] = next(self._numbers)
-        except RuntimeError:
-            logger.exception("inputs of %s in slots %s did not get to %s", model, slots, self.device)
-            self.exit_if_lost()
-
-    def stream(self) -> "DeviceStream":
-        """Return a new stream on this device."""
-        return DeviceStream(self)
-
-    def close(self) -> None:
-        """Wait for the device and unlock the pages of the slots."""
-        self.runtime.synchronize(self.device)
-        if self._locked is not None:
-            torch.cuda.cudart().cudaHostUnregister(self._locked)  # type: ignore[no-untyped-call]
-            self._locked = None
-
-    def exit_if_lost(self) -> None:
-        """End this process if the device no longer works, as after a failed assertion in a kernel: every launch fails.
-
-        Another engine takes over, and the crash is counted for the model that ran.
-        """
-        try:
-            self.runtime.synchronize(self.device)
-        except torch.AcceleratorError:
-            logger.critical("%s is lost to this engine, which ends for another to take over", self.device)
-            os._exit(1)  # a normal exit would clean up on the device
-
-    def _lock_pages(self, memory: NDArray[np.uint8]) -> bool:
-        """Page-lock the bytes of all slots; return whether they are. The CPU needs no lock."""
-        if self.device.type != "cuda":
-            return False
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        error = int(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, PORTABLE))
-        if error:
-            logger.warning("slots cannot be page-locked (CUDA error %d): copies to and from it are waited for", error)
-            with suppress(RuntimeError):  # this thread's last error would be reported by the next, unrelated launch
-                torch.zeros(1, device=self.device)
-        return error == 0
-
-
-class DeviceStream:
-    """A worker's stream on a device."""
-
-    def __init__(self, staging: DeviceStaging) -> None:
-        self._staging = staging
-        self._runtime = staging.runtime
-        self._stream = self._runtime.Stream(staging.device)
-        self._computed, self._answered = _event(staging.device), _event(staging.device)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Launch on this stream within the context. On leaving, by an error too, wait, so that slots can be reused."""
-        with self._runtime.stream(self._stream):
-            try:
-                try:
-                    yield
-                finally:
-                    self.wait()
-            except torch.AcceleratorError:
-                self._staging.exit_if_lost()
-                raise
-
-    def wait(self) -> None:
-        """Wait for an event recorded after the last launch; other streams go on."""
-        self._computed.record(self._stream)
-        self._computed.synchronize()
-
-    def there(self, arrays: Sequence[NDArray[np.generic]], specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
-        """Copy inputs `(B, ...)` to the device."""
-        return tuple([tensor.to(self._staging.device) for tensor in tensors_of(arrays, specs)])
-
-    def back(self, results: Sequence[Tensor]) -> Sequence[NDArray[np.generic]]:
-        """Wait until computed, then copy on OutStream."""
-        self.wait()
-        with self._runtime.stream(self._staging.out_stream):
-            return [array_of(result.cpu()) for result in results]
-
-    def inputs(self, action: Run) -> tuple[Tensor, ...]:
-        """Return a view if the rows are contiguous, as they are when requests run in order of arrival, else copies."""
-        there, slots = self._staging.models[action.model], action.slots
-        if any(there.copied[slot] == NOT_COPIED for slot in slots):
-            raise RuntimeError(f"an input of {action.model} did not get to {self._staging.device}")
-        there.events[max(slots, key=there.copied.__getitem__)].wait(self._stream)
-        if are_contiguous(slots):
-            return tuple([rows[index_of(slots)] for rows in there.rows])
-        locked = torch.tensor(slots, pin_memory=self._staging.device.type == "cuda")
-        index = locked.to(self._staging.device, non_blocking=True)
-        return tuple([rows.index_select(0, index) for rows in there.rows])
-
-    def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
-        """Wait until computed, then copy on OutStream, so that no worker's outputs queue behind another's launches.
-
-        This holds the results until they are in their slots, so their memory is not reused.
-        """
-        self.wait()
-        stream = self._staging.out_stream
-        with self._runtime.stream(stream):
-            for rows, result in zip(self._staging.models[model].outputs, results, strict=True):
-                if slots and are_contiguous(slots) and are_contiguous(places):  # one copy
-                    rows[index_of(slots)].copy_(result[index_of(places)], non_blocking=True)
-                    continue
-                for slot, place in zip(slots, places, strict=True):
-                    rows[slot].copy_(result[place], non_blocking=True)
-            self._answered.record(stream)  # the OutEvent
-        self._answered.synchronize()
-
-
-Staging: TypeAlias = HostStaging | DeviceStaging
-Stream: TypeAlias = HostStaging | DeviceStream
-
-
-def tensors_of(arrays: Sequence[NDArray[np.generic]], specs: Sequence[TensorSpec]) -> tuple[Tensor, ...]:
-    """Return tensors that share the arrays' memory; `specs` says which have the bits of another dtype."""
-    tensors = [torch.from_numpy(rows) for rows in arrays]
-    return tuple(
-        [
-            tensor.view(torch.bfloat16) if spec.dtype == BFLOAT16 else tensor
-            for tensor, spec in zip(tensors, specs, strict=bool(tensors))
-        ]
-    )
-
-
-def array_of(tensor: Tensor) -> NDArray[np.generic]:
-    """Return an array that shares the tensor's memory: of one of bfloat16 its bits."""
-    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+Staging: TypeAlias = Union[HostStaging, "DeviceStaging"]
+Stream: TypeAlias = Union[HostStaging, "DeviceStream"]
 
 
 def are_contiguous(rows: Sequence[int]) -> bool:
@@ -283,8 +86,3 @@ def are_contiguous(rows: Sequence[int]) -> bool:
 def index_of(rows: Sequence[int]) -> slice | list[int]:
     """Return what takes these rows, at least one, out of an array: a slice, which copies nothing, if it can be one."""
     return slice(rows[0], rows[-1] + 1) if are_contiguous(rows) else list(rows)
-
-
-def _event(device: torch.device) -> Event:
-    runtime: Any = torch.get_device_module(device)
-    return runtime.Event(blocking=True) if device.type == "cuda" else runtime.Event()

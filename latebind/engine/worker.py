@@ -8,13 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition, Lock, Thread
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import ref
 
 import msgspec
 import numpy as np
-import torch
-from torch import Tensor, stack
 
 from latebind.adaptation.controller import BUILT, number_of
 from latebind.domain.actions import Run
@@ -25,11 +23,15 @@ from latebind.engine.slots import Shape, Shapes, SizedSlots, Sizes, SlotMemory, 
 from latebind.engine.staging import HostStaging, Stream
 from latebind.learned.head import Head
 from latebind.learned.lookup import Lookup
-from latebind.program.backends import run_rows
+from latebind.program.arrays import computing, copied, filled, run_lengths, stacked
 from latebind.program.pieces import NotResident
-from latebind.sequence.program import Decoding, SequenceProgram
+
+if TYPE_CHECKING:
+    from latebind.sequence.program import Decoding
 
 logger = logging.getLogger(__name__)
+
+Rows = Any  # an array on the host, a tensor on a device
 
 # How many lookups aside of one worker wait for the one that runs. Where lookups are slower than stages, the oldest
 # gives way: its network is the furthest on, so an answer would save it the least.
@@ -38,18 +40,18 @@ MOST_WAITING: Final = 2
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Batch:
-    """Inputs of a stage, each tensor `(B, ...)`, and the request that each row belongs to; some may have ended.
+    """Inputs of a stage, each `(B, ...)`, and the request that each row belongs to; some may have ended.
 
     Where rows differ in size, `sizes` are those of each, and `shapes` says what tensors of a row have by its sizes.
     They are padded to the longest row.
     """
 
     requests: tuple[int, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[Rows, ...]
     sizes: tuple[Sizes, ...] = ()
     shapes: Shapes | None = None
 
-    def cut(self, places: Sequence[int]) -> tuple[Tensor, ...]:
+    def cut(self, places: Sequence[int]) -> tuple[Rows, ...]:
         """Return the tensors, of all rows, with as much padding as is left once only the rows at `places` are."""
         assert self.shapes is not None, "all rows have one size"
         shapes = self.shapes(longest([self.sizes[place] for place in places]))
@@ -69,10 +71,10 @@ class Batch:
     def alone(self, place: int) -> "Batch":
         """Return a copy of a row by itself."""
         tensors = self.tensors if self.shapes is None else self.cut((place,))
-        row = tuple([tensor[place : place + 1].clone() for tensor in tensors])
+        row = tuple([copied(tensor[place : place + 1]) for tensor in tensors])
         return Batch(self.requests[place : place + 1], row, self.sizes[place : place + 1], self.shapes)
 
-    def row(self, request: int) -> Tensor:
+    def row(self, request: int) -> Rows:
         """Return the row of one request, of a single tensor."""
         place = self.requests.index(request)
         (activation,) = self.tensors if self.shapes is None else self.cut((place,))
@@ -98,12 +100,12 @@ def joined(batches: Mapping[int, Batch]) -> Batch:
     requests, rows = tuple(batches), [batch.row(request) for request, batch in batches.items()]
     shapes = next(iter(batches.values())).shapes
     if shapes is None:
-        return Batch(requests, (stack(rows),))
+        return Batch(requests, (stacked(rows),))
     sizes = tuple([batch.sizes[batch.requests.index(request)] for request, batch in batches.items()])
     if len(set(sizes)) == 1:
-        return Batch(requests, (stack(rows),), sizes, shapes)
+        return Batch(requests, (stacked(rows),), sizes, shapes)
     (shape,) = shapes(longest(sizes))
-    whole = rows[0].new_zeros(len(rows), *shape)
+    whole = filled(rows[0], (len(rows), *shape))
     for place, row in enumerate(rows):
         whole[place][front(row.shape)] = row
     return Batch(requests, (whole,), sizes, shapes)
@@ -199,7 +201,7 @@ class Asked(NamedTuple):
     lookup: Lookup
     version: int
     action: Run
-    activation: Tensor
+    activation: Rows
     shapes: tuple[Shape, ...]
     levels: Sequence[Mapping[str, float]]
 
@@ -262,7 +264,7 @@ class Aside:
 
     def _serve(self, report: Callable[[Exited], None]) -> None:
         """Root of the thread."""
-        with torch.inference_mode():
+        with computing():
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._waiting or self._closed)
@@ -277,6 +279,14 @@ def left_of(action: Run, requests: tuple[int, ...]) -> Run:
     places = [action.requests.index(request) for request in requests]
     slots, levels = ([rows[place] for place in places] if rows else [] for rows in (action.slots, action.levels))
     return msgspec.structs.replace(action, requests=requests, slots=tuple(slots), levels=tuple(levels))
+
+
+def _decoding(model: LoadedModel, sized: SizedSlots) -> "Decoding":
+    """Return the requests of a sequence model that a worker decodes."""
+    from latebind.sequence.program import Decoding, SequenceProgram  # noqa: PLC0415  (with torch)
+
+    assert isinstance(model.program, SequenceProgram)
+    return Decoding(model.program, sized.first, partial(sized.row, number=1))
 
 
 class Caches(NamedTuple):
@@ -304,11 +314,11 @@ class Worker:
             for name, model in models.items()
             if model.spec.dims
         }  # of what each stage takes, where rows differ in size
-        self._chains = {name: model.program for name, model in models.items()}
+        self._chains = {name: model.program.calls for name, model in models.items()}
         self._sequences = {
-            name: Decoding(model.program, sized.first, partial(sized.row, number=1))
+            name: _decoding(model, sized)
             for name, model in models.items()
-            if isinstance(model.program, SequenceProgram) and (sized := self._slots[name].sized) is not None
+            if model.spec.kinds and (sized := self._slots[name].sized) is not None
         }
         self._caches = {
             name: Caches(number_of(BUILT), model.lookups, model.promises.thresholds) for name, model in models.items()
@@ -364,7 +374,7 @@ class Worker:
 
     def _run_chain(self, action: Run) -> StageDone:
         """Run a stage and ask the learned cache behind it. With lookups aside, no exits are reported here."""
-        stages, sized = self._chains[action.model].stages, self._slots[action.model].sized
+        stages, sized = self._chains[action.model], self._slots[action.model].sized
         if action.stage == 0:
             self._activations.put_aside()
             if len(stages) > 1:  # else nothing is kept, and one stage answers
@@ -393,7 +403,7 @@ class Worker:
         if lookup is None or not lookup.there or (levels and not any(levels)):
             self._activations.keep(output)
         elif self._aside is not None and self._models[action.model].costs.aside:
-            asked = Asked(lookup, caches.version, action, results[0].clone(), output.own_shapes(), levels)
+            asked = Asked(lookup, caches.version, action, copied(results[0]), output.own_shapes(), levels)
             self._stream.wait()  # another thread reads it
             self._activations.keep(output)
             self._aside.ask(asked)
@@ -404,14 +414,14 @@ class Worker:
             self._activations.keep(output)  # not before: if the lookup raises, the stage runs again from its inputs
         return StageDone(action.worker, exited, seconds)
 
-    def _of_sizes(self, action: Run, batch: Batch) -> tuple[Tensor, ...]:
+    def _of_sizes(self, action: Run, batch: Batch) -> tuple[Rows, ...]:
         """Return what a stage makes of rows whose sizes may differ."""
-        stage, sizes = self._chains[action.model].stages[action.stage], set(batch.sizes)
+        stage, sizes = self._chains[action.model][action.stage], set(batch.sizes)
         if len(sizes) == 1:
             return stage(*batch.tensors)
         if self._models[action.model].spec.one_size:
             raise ValueError(f"rows of {action.model} with sizes {sizes} ran together: its rows need one size")
-        return run_rows(stage, [length for (length,) in batch.sizes], batch.tensors)
+        return run_lengths(stage, [length for (length,) in batch.sizes], batch.tensors)
 
     def _read(self, sized: SizedSlots, action: Run) -> Batch:
         """Return the inputs of requests whose rows differ in size."""
@@ -440,7 +450,7 @@ class Worker:
         """
         return self._models[action.model].promises.fidelity[action.levels[place] if action.levels else 0]
 
-    def _end(self, action: Run, results: Sequence[Tensor], sizes: Sequence[Sizes]) -> None:
+    def _end(self, action: Run, results: Sequence[Rows], sizes: Sequence[Sizes]) -> None:
         """Write the outputs of the network into the slots of the requests that have no answer yet."""
         sized = self._slots[action.model].sized
         outputs = [] if sized is None else self._stream.back(results)

@@ -51,7 +51,7 @@ class ForkResult:
     error: int | None = None
 
 
-IMPORTED = ("latebind.engine.process", "latebind.adaptation.process")
+IMPORTED = ("latebind.engine.process",)
 LINGER_SECONDS = 60.0
 
 

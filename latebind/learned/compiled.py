@@ -8,9 +8,9 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from latebind.learned.head import Head, Selector
+from latebind.learned.head import Head
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
-from latebind.learned.networks import Predictor, make_predictor
+from latebind.learned.networks import Predictor, Selector, make_predictor
 from latebind.learned.stored import FEATURES, LookupFiles
 from latebind.program.eager import rebuild
 from latebind.program.export import Exported, trace

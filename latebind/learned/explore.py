@@ -25,11 +25,11 @@ from latebind.domain.costs import Curve
 from latebind.learned.activations import empty_activations, features_of, record_activations
 from latebind.learned.compiled import compile_lookup, to_eight_bit_lookup
 from latebind.learned.exploration_folder import ExplorationFolder, row_bytes
-from latebind.learned.head import Head, Selector
+from latebind.learned.head import Head
 from latebind.learned.latency import AsideLatency, latency_aside, latency_in_place
 from latebind.learned.lookup import LookupFunction, compile_lookup_files
 from latebind.learned.metadata import SpareLookup, lookup_name
-from latebind.learned.networks import BYTES, Predictor, make_predictor
+from latebind.learned.networks import BYTES, Predictor, Selector, make_predictor
 from latebind.learned.plan import Candidate
 from latebind.learned.reading import reading
 from latebind.learned.samples import Samples

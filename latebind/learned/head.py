@@ -5,13 +5,15 @@ So a new head (`adaptation`) takes effect between two batches, with nothing to c
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from latebind.learned.networks import Selector
 
 SELECTOR_HIDDEN = 64
 LEAST_DOUBT = np.float32(1e-7)  # least probability of another answer that float32 tells from none
@@ -20,112 +22,98 @@ SURE = np.float32(1e9)  # the score of a head that is always sure: above any log
 Floats = NDArray[np.float32]
 
 
-class Selector(nn.Module):
-    """Maps a predictor's answers `(B, classes)` to scores `(B,)` (GATI, section 3.1).
-
-    A score is the log-odds that the base model gives the same answer. The selector sees only the predictor's answers:
-    fed with the predictor's features, it learned its training rows by heart. It learns a correction to the predictor's
-    own log-odds, because a few thousand rows do not teach it as much from scratch.
-    """
-
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(2 * classes, SELECTOR_HIDDEN)
-        self.score = nn.Linear(SELECTOR_HIDDEN, 1)
-        nn.init.zeros_(self.score.weight)
-        nn.init.zeros_(self.score.bias)
-
-    def forward(self, answers: Tensor) -> Tensor:
-        """Return the score of each row."""
-        logs = functional.log_softmax(answers, dim=1)
-        hidden = functional.relu(self.hidden(torch.cat([logs.exp(), logs], dim=1)))
-        highest = logs.amax(dim=1)
-        odds = highest - torch.log((-torch.expm1(highest)).clamp(min=float(LEAST_DOUBT)))
-        added: Tensor = self.score(hidden)[:, 0]
-        return odds + added
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The tensors of a head, float32: a linear layer, a branch beside it with one hidden layer, and the selector.
+    """The arrays of a head, float32: a linear layer, a branch beside it with one hidden layer, and the selector.
 
     `answer_weight` is `(classes, features)`, `beside_weight` `(hidden, features)` and `beside_answer`
     `(classes, hidden)`; hidden is 0 if there is no branch. Answers are the sum of the layer and the branch.
     """
 
-    answer_weight: Tensor
-    answer_bias: Tensor
-    beside_weight: Tensor
-    beside_bias: Tensor
-    beside_answer: Tensor
-    hidden_weight: Tensor
-    hidden_bias: Tensor
-    score_weight: Tensor
-    score_bias: Tensor
+    answer_weight: Floats
+    answer_bias: Floats
+    beside_weight: Floats
+    beside_bias: Floats
+    beside_answer: Floats
+    hidden_weight: Floats
+    hidden_bias: Floats
+    score_weight: Floats
+    score_bias: Floats
 
     @classmethod
     def of(
         cls,
-        answer: nn.Linear,
-        selector: Selector | None = None,
+        answer: "nn.Linear",
+        selector: "Selector | None" = None,
         *,
-        beside: tuple[Tensor, Tensor, Tensor] | None = None,
+        beside: tuple["Tensor", "Tensor", "Tensor"] | None = None,
     ) -> Self:
         """Return a copy of these layers as a head; without a selector its scores are the answers' own log-odds."""
         classes, width = answer.weight.shape
-        none = (torch.empty(0, width), torch.empty(0), torch.empty(classes, 0))
-        tensors = [answer.weight, answer.bias, *(beside or none)]
+
+        def copied(tensor: "Tensor") -> Floats:
+            found: Floats = tensor.detach().float().numpy().copy()
+            return found
+
+        tensors = [copied(answer.weight), copied(answer.bias)]
+        tensors += map(copied, beside) if beside is not None else map(_zeros, ((0, width), (0,), (classes, 0)))
         if selector is not None:
             layers = (selector.hidden, selector.score)
-            tensors += [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+            tensors += [copied(tensor) for layer in layers for tensor in (layer.weight, layer.bias)]
         else:
             shapes = ((SELECTOR_HIDDEN, 2 * classes), (SELECTOR_HIDDEN,), (1, SELECTOR_HIDDEN), (1,))
-            tensors += [torch.zeros(shape) for shape in shapes]
-        return cls(*(tensor.detach().float().clone() for tensor in tensors))
+            tensors += map(_zeros, shapes)
+        return cls(*tensors)
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> Self:
-        """Return the head that these tensors by name make; raises `ValueError` if they make none."""
-        if set(tensors) != set(cls.__slots__) or any(tensor.dtype != torch.float32 for tensor in tensors.values()):
+    def from_tensors(cls, tensors: Mapping[str, Floats]) -> Self:
+        """Return the head that these arrays by name make; raises `ValueError` if they make none."""
+        if set(tensors) != set(cls.__slots__) or any(tensor.dtype != np.float32 for tensor in tensors.values()):
             raise ValueError(f"a head has float32 tensors {', '.join(cls.__slots__)}, these are {', '.join(tensors)}")
         found = cls(**tensors)
+        shapes = [tensor.shape for tensor in found.tensors().values()]
+        if [len(shape) for shape in shapes] != [2, 1, 2, 1, 2, 2, 1, 2, 1]:
+            raise ValueError(f"tensors of shapes {shapes} make no head")
         classes, width, beside = found.classes, found.width, len(found.beside_bias)
         answer = [(classes, width), (classes,), (beside, width), (beside,), (classes, beside)]
         selector = [(SELECTOR_HIDDEN, 2 * classes), (SELECTOR_HIDDEN,), (1, SELECTOR_HIDDEN), (1,)]
-        shapes = [tuple(tensor.shape) for tensor in found.tensors().values()]
         if shapes != answer + selector:
             raise ValueError(f"tensors of shapes {shapes} make no head")
-        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
             raise ValueError("a head has numbers that are not finite")
         return found
 
     @property
     def classes(self) -> int:
         """The number of classes it answers with."""
-        return self.answer_weight.shape[0]
+        return int(self.answer_weight.shape[0])
 
     @property
     def width(self) -> int:
         """The number of features it takes."""
-        return self.answer_weight.shape[-1]
+        return int(self.answer_weight.shape[-1])
 
     @property
     def sure(self) -> bool:
         """Whether it is sure of every answer, so that at any threshold either all requests hit or none."""
-        return bool(self.score_bias >= float(SURE))
+        return bool(self.score_bias[0] >= SURE)
 
     def always_sure(self) -> Self:
         """Return the same head with the score `SURE` for every answer."""
-        return replace(self, score_weight=torch.zeros_like(self.score_weight), score_bias=torch.tensor([float(SURE)]))
+        return replace(self, score_weight=np.zeros_like(self.score_weight), score_bias=np.array([SURE]))
 
     def without_selector(self) -> Self:
         """Return the same head with the answers' own log-odds as scores."""
-        nothing = {name: torch.zeros_like(getattr(self, name)) for name in ("score_weight", "score_bias")}
+        nothing = {name: np.zeros_like(getattr(self, name)) for name in ("score_weight", "score_bias")}
         return replace(self, **nothing)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name."""
+    def tensors(self) -> dict[str, Floats]:
+        """Return the arrays by name."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def _zeros(shape: tuple[int, ...]) -> Floats:
+    return np.zeros(shape, np.float32)
 
 
 class HeadFunction:
@@ -136,7 +124,7 @@ class HeadFunction:
     """
 
     def __init__(self, head: Head) -> None:
-        tensors = {name: tensor.numpy() for name, tensor in head.tensors().items()}
+        tensors = head.tensors()
         first = np.concatenate([tensors["answer_weight"], tensors["beside_weight"]])  # one product is quicker than two
         self._first = np.ascontiguousarray(first.T)
         self._first_bias = np.concatenate([tensors["answer_bias"], tensors["beside_bias"]])

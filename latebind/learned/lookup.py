@@ -1,14 +1,13 @@
 """Runs learned caches while serving: a compiled network behind a stage, and its head. Loaded as data, never as code."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.domain.model import Promised
@@ -20,17 +19,20 @@ from latebind.learned.metadata import (
     levels_down_to,
     read_caches,
     read_nearness,
+    stage_file,
 )
 from latebind.learned.reading import Reading, Shape, reading
-from latebind.learned.stored import LookupFiles, read_lookup
-from latebind.program.backends import BACKENDS, StageFunction, compile_graph, twin
-from latebind.program.device import HOST
+from latebind.learned.stored import LookupFiles, Read, read_lookup, read_whole
+from latebind.program.arrays import over_arrays
+from latebind.program.backends import BACKENDS, CompileOptions, StageFunction, compile_graph, twin
+from latebind.program.device import HOST, processor_flags
 from latebind.program.graph import Graph
 from latebind.program.metadata import read_model
 from latebind.program.pieces import EvictableStage, Piece
+from latebind.program.stage_files import anything, read_stage
 from latebind.program.stored import read_stages
 from latebind.repository.directory import ModelDirectory
-from latebind.repository.tensors import MappedTensors, read_tensors
+from latebind.repository.tensors import MappedTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,13 @@ def promised_by_network(directory: ModelDirectory, backend: str) -> Promised | N
 class LookupFunction:
     """One learned cache as a function: `lookup(read) -> (answers (B, classes), scores (B,))`, float32.
 
-    It takes what is read of an activation (`reading.Reading`), or `whole` ones, filled up or not. Not thread-safe:
-    each thread takes a `twin`.
+    It takes what is read of an activation (`reading.Reading`), or `whole` ones, filled up or not: arrays on the host,
+    or tensors. Not thread-safe: each thread takes a `twin`.
     """
 
     def __init__(self, features: StageFunction, head: Head, *, whole: bool = False) -> None:
         self.features = features
+        self._over_arrays = over_arrays(features)
         self.head = head
         self.whole = whole
         self._answer = HeadFunction(head)
@@ -114,14 +117,17 @@ class LookupFunction:
         """Return the same function with another head."""
         return LookupFunction(self.features, head, whole=self.whole)
 
-    def taken(self, activation: Tensor, reads: Reading) -> Tensor:
+    def taken(self, activation: Any, reads: Reading) -> Any:
         """Return what it takes of an activation `(B, ...)` of rows of one size."""
         return activation if self.whole else reads(activation)
 
-    def __call__(self, read: Tensor) -> tuple[Floats, Floats]:
+    def __call__(self, read: Any) -> tuple[Floats, Floats]:
         """Return the predicted answers and their scores."""
-        (features,) = self.features(read)
-        return self._answer(features.cpu().numpy())  # heads are small and run on the host
+        if isinstance(read, np.ndarray):
+            (features,) = self._over_arrays(read)
+            return self._answer(features)
+        (found,) = self.features(read)
+        return self._answer(found.cpu().numpy())  # heads are small and run on the host
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +144,13 @@ class Lookup:
 
     def __call__(
         self,
-        activation: Tensor,
+        activation: Any,
         shapes: Sequence[Shape] = (),
         levels: Sequence[Mapping[str, float]] = (),
     ) -> tuple[Floats, NDArray[np.bool_]]:
         """Return answers `(B, classes) float32`, as the model would output them, and which rows are hits, `(B,) bool`.
 
+        An activation is an array on the host, or a tensor.
         Answers of other rows are below the threshold and are not to be used. `shapes` are those that the rows of the
         activation have themselves, where some are filled up. `levels` are the thresholds for each row by name, where
         rows differ in how sure an answer must be; who has none of a name misses there.
@@ -159,7 +166,7 @@ class Lookup:
             if not len(missed):
                 continue
             taken = activation if self.functions[name].whole else read
-            rest = taken if len(missed) == len(hits) else taken[torch.from_numpy(missed)]
+            rest = taken if len(missed) == len(hits) else taken[missed]
             answers[missed], scores = self.functions[name](rest)
             hits[missed] = scores >= self._least(name, [levels[int(row)] for row in missed] if levels else ())
         return answers, hits
@@ -205,12 +212,11 @@ def lookup_backend(backend: str) -> str:
 
 def has_bfloat16() -> bool:
     """Tell whether this processor computes in bfloat16 faster than in float32."""
-    found = torch.cpu.get_capabilities()
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+    return not processor_flags().isdisjoint({"avx512_bf16", "amx_bf16"})
 
 
 def load_lookups(
-    directory: ModelDirectory, *, backend: str, threads: int = 1, device: torch.device = HOST, streams: int = 1
+    directory: ModelDirectory, *, backend: str, threads: int = 1, device: str = HOST, streams: int = 1
 ) -> dict[int, Lookup]:
     """Return the lookups of a model by stage; empty if it has none.
 
@@ -219,7 +225,7 @@ def load_lookups(
     used here.
     """
     features = partial(_features, backend=backend, threads=threads, device=device, streams=streams)
-    return _by_stage(directory, read_tensors, lambda stage, files: [features(one) for one in files])
+    return _by_stage(directory, backend, read_whole, lambda stage, files: [features(one) for one in files])
 
 
 def open_lookups(
@@ -232,27 +238,31 @@ def open_lookups(
     pieces: dict[int, Piece] = {}
 
     def placed(stage: int, files: Sequence[LookupFiles]) -> Sequence[StageFunction]:
-        pages = [weights.pages(weights) for one in files if isinstance(weights := one.weights, MappedTensors)]
+        pages = [one.weights.pages(one.weights) for one in files if isinstance(one.weights, MappedTensors)]
         load = [partial(_features, one, backend=backend, threads=threads, streams=streams) for one in files]
         pieces[stage] = Piece(pages, load, backend=backend)
         return pieces[stage].stages
 
-    return _by_stage(directory, partial(MappedTensors, cached=cached), placed), pieces
+    def read(directory: ModelDirectory, name: str, *, stored: bool) -> MappedTensors:
+        del stored  # they have both
+        return MappedTensors(directory, name, cached=cached)
+
+    return _by_stage(directory, backend, read, placed), pieces
 
 
 def load_functions(
     directory: ModelDirectory, lookups: Sequence[StoredLookup | SpareLookup], *, backend: str, threads: int
 ) -> dict[str, LookupFunction]:
     """Return learned caches as functions by name, in the order given; raises what `load_lookups` does."""
-    checked = _checked(directory, lookups, read_tensors, _behind(directory))
+    checked = _checked(directory, lookups, backend, read_whole, _behind(directory))
     return {name: compile_lookup_files(files, backend=backend, threads=threads) for name, files in checked.items()}
 
 
-Read = Callable[[ModelDirectory, str], Mapping[str, Tensor]]
-
-
 def _by_stage(
-    directory: ModelDirectory, read: Read, features: Callable[[int, Sequence[LookupFiles]], Sequence[StageFunction]]
+    directory: ModelDirectory,
+    backend: str,
+    read: Read,
+    features: Callable[[int, Sequence[LookupFiles]], Sequence[StageFunction]],
 ) -> dict[int, Lookup]:
     """Return the lookups of a model by stage, with what `features` makes of the networks at one stage."""
     caches, found = read_caches(directory), dict[int, Lookup]()
@@ -260,7 +270,7 @@ def _by_stage(
         return found
     behind = _behind(directory)
     for stage in sorted({one.stage for one in caches.lookups}):
-        files = _checked(directory, [one for one in caches.at_hand if one.stage == stage], read, behind)
+        files = _checked(directory, [one for one in caches.at_hand if one.stage == stage], backend, read, behind)
         made = zip(files.items(), features(stage, list(files.values())), strict=True)
         functions = {name: LookupFunction(network, one.head, whole=_takes_whole(one)) for (name, one), network in made}
         thresholds = {one.name: one.threshold for one in caches.lookups if one.stage == stage}
@@ -272,12 +282,13 @@ def _by_stage(
 def _behind(directory: ModelDirectory) -> list[tuple[Graph, Reading]]:
     """Return the graph behind each stage of a model but the last, and what is read of the activation that it takes."""
     model = read_model(directory)
-    return [(graph, reading(graph, pads=model.pads)) for graph in read_stages(directory, model)[1:]]
+    return [(graph, reading(graph, pads=model.pads)) for graph in read_stages(directory, model, known=anything)[1:]]
 
 
 def _checked(
     directory: ModelDirectory,
     lookups: Sequence[StoredLookup | SpareLookup],
+    backend: str,
     read: Read,
     behind: Sequence[tuple[Graph, Reading]],
 ) -> dict[str, LookupFiles]:
@@ -285,7 +296,7 @@ def _checked(
     model = read_model(directory)
     found = {}
     for one in lookups:
-        files = found[one.name] = read_lookup(directory, one.name, read)
+        files = found[one.name] = read_lookup(directory, one.name, read, backend=backend)
         (taken,), (stage, reads) = files.graph.inputs, behind[one.stage]
         whole = _takes_whole(files) and files.graph.dims == stage.dims and taken.sizes == stage.inputs[0].sizes
         if taken.shape != (stage.inputs[0].shape if whole else reads.shape):
@@ -311,12 +322,19 @@ def _takes_whole(files: LookupFiles) -> bool:
     return bool(files.graph.dims)
 
 
-def _features(
-    files: LookupFiles, *, backend: str, threads: int, device: torch.device = HOST, streams: int = 1
-) -> StageFunction:
+def _features(files: LookupFiles, *, backend: str, threads: int, device: str = HOST, streams: int = 1) -> StageFunction:
     """Return the compiled network of a lookup, from activations to features."""
-    # What only pools, with no weights, takes eager 13 to 25 microseconds, and OpenVINO 16 to 67.
-    chosen = lookup_backend(backend) if files.graph.weights() else "eager"
-    if backend.startswith("openvino") and any(tensor.dtype == torch.int8 for tensor in files.weights.values()):
+    options = CompileOptions(threads, device=device, streams=streams)
+    chosen = lookup_backend(backend)
+    weights = files.weights.arrays if isinstance(files.weights, MappedTensors) else files.weights
+    if backend.startswith("openvino") and any(_dtype(one) == "int8" for one in weights.values()):
         chosen = "openvino-int8"
-    return compile_graph(files.graph, files.weights, backend=chosen, threads=threads, device=device, streams=streams)
+    if files.stored is not None:
+        return read_stage(files.stored, stage_file(files.name), files.graph, weights, backend=chosen, options=options)
+    # What only pools, with no weights, takes eager 13 to 25 microseconds, and OpenVINO 16 to 67.
+    chosen = chosen if files.graph.weights() else "eager"
+    return compile_graph(files.graph, files.weights, backend=chosen, **asdict(options))
+
+
+def _dtype(weight: Any) -> str:
+    return str(weight.dtype).removeprefix("torch.")

@@ -323,6 +323,11 @@ def weights_file(name: str) -> str:
     return f"{CACHES}/{name}.safetensors"
 
 
+def stage_file(name: str) -> str:
+    """Return the place of the files of a lookup's network as OpenVINO reads it (`program.stage_files`)."""
+    return f"{CACHES}/{name}.stage"
+
+
 def head_file(name: str) -> str:
     """Return the name of the file of a lookup's head."""
     return f"{CACHES}/{name}.head.safetensors"

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from latebind.domain.errors import ConfigError
+from latebind.learned.head import LEAST_DOUBT, SELECTOR_HIDDEN
 
 GRID, PEAKS = 4, 2  # cells per side of the mean-pooled and the max-pooled features
 WIDEST = 1_024  # most features that a linear layer learns from in a fraction of a second
@@ -43,6 +44,31 @@ class Predictor(nn.Module):
         """Return the answers."""
         answers: Tensor = self.answer(self.features(activation))
         return answers
+
+
+class Selector(nn.Module):
+    """Maps a predictor's answers `(B, classes)` to scores `(B,)` (GATI, section 3.1).
+
+    A score is the log-odds that the base model gives the same answer. The selector sees only the predictor's answers:
+    fed with the predictor's features, it learned its training rows by heart. It learns a correction to the predictor's
+    own log-odds, because a few thousand rows do not teach it as much from scratch.
+    """
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(2 * classes, SELECTOR_HIDDEN)
+        self.score = nn.Linear(SELECTOR_HIDDEN, 1)
+        nn.init.zeros_(self.score.weight)
+        nn.init.zeros_(self.score.bias)
+
+    def forward(self, answers: Tensor) -> Tensor:
+        """Return the score of each row."""
+        logs = functional.log_softmax(answers, dim=1)
+        hidden = functional.relu(self.hidden(torch.cat([logs.exp(), logs], dim=1)))
+        highest = logs.amax(dim=1)
+        odds = highest - torch.log((-torch.expm1(highest)).clamp(min=float(LEAST_DOUBT)))
+        added: Tensor = self.score(hidden)[:, 0]
+        return odds + added
 
 
 def make_predictor(shape: tuple[int, ...], classes: int, kind: str) -> Predictor:

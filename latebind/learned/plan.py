@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from latebind.learned.compiled import compile_lookup
-from latebind.learned.head import Selector
 from latebind.learned.metadata import lookup_name
-from latebind.learned.networks import DEEP, LIGHT, POOLED, RESIDUAL, kinds_for, make_predictor
+from latebind.learned.networks import DEEP, LIGHT, POOLED, RESIDUAL, Selector, kinds_for, make_predictor
 from latebind.program.measure import median_seconds
 from latebind.program.program import Program
 

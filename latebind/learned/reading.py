@@ -7,15 +7,17 @@ client has filled up and masked; so a row is read alike alone and beside longer 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from latebind.program.arrays import tensors_over
 from latebind.program.cut import carried_in
 from latebind.program.graph import Graph
-from latebind.program.program import Program
+
+if TYPE_CHECKING:
+    from latebind.program.program import Program
 
 Shape = tuple[int, ...]
 
@@ -33,8 +35,8 @@ class Reading:
     width: int | None = None
     marks: slice | tuple[int, ...] = ()
 
-    def __call__(self, activation: Tensor, shapes: Sequence[Shape] = ()) -> Tensor:
-        """Return what is read of an activation `(B, ...)`: itself, or `(B, width) float32`.
+    def __call__(self, activation: Any, shapes: Sequence[Shape] = ()) -> Any:
+        """Return what is read of an activation `(B, ...)`, array or tensor: itself, or `(B, width) float32`.
 
         `shapes` are those that the rows have themselves, where some are filled up.
         """
@@ -42,7 +44,8 @@ class Reading:
             return activation
         # In numpy, and row by row where some are filled up: torch takes twice as long for one row, ten times with a
         # mask, and what has just run has put the code of either out of the core's caches.
-        rows: NDArray[np.float32] = activation.cpu().numpy()
+        is_array = isinstance(activation, np.ndarray)
+        rows: NDArray[np.float32] = activation if is_array else activation.cpu().numpy()
         found = np.empty((len(rows), 2, self.shape[0] // 2), np.float32)
         if not shapes and self._all_count(rows):
             self._pool(rows, found)
@@ -55,7 +58,8 @@ class Reading:
                     self._pool(own, read)
                 else:
                     self._pool_some(own, read)
-        return torch.from_numpy(found.reshape(len(rows), -1))
+        read = found.reshape(len(rows), -1)
+        return read if is_array else tensors_over((read,))[0]
 
     def _all_count(self, rows: NDArray[np.float32]) -> bool:
         return self.marks == () or bool(rows[..., self.marks].all())
@@ -77,7 +81,7 @@ class Reading:
         found[:, 1] = np.where(total > 0, largest, 0.0)  # a row of padding alone has neither
 
 
-def readings(program: Program) -> tuple[Reading, ...]:
+def readings(program: "Program") -> tuple[Reading, ...]:
     """Return what is read behind each stage of a program but the last."""
     return tuple(reading(graph, pads=program.spec.pads) for graph in program.graphs[1:])
 

@@ -4,19 +4,25 @@ Beside them `accuracy.json`: how often the whole network is right, by which quer
 without the file is of a model that was built without labels.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from torch import Tensor
-
-from latebind.domain.errors import RepositoryError
+from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.learned.head import Head
-from latebind.learned.metadata import LIST, Accuracy, StoredCaches, graph_file, head_file, weights_file
+from latebind.learned.metadata import LIST, Accuracy, StoredCaches, graph_file, head_file, stage_file, weights_file
+from latebind.program.backends import BACKENDS
+from latebind.program.device import has_torch, without_torch
 from latebind.program.graph import Graph, graph_to_json, read_graph_file
+from latebind.program.metadata import read_model
+from latebind.program.operators import resolve
+from latebind.program.stage_files import anything, files_of, has_files, needs_file
 from latebind.program.stored import files_with_entry
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
-from latebind.repository.tensors import check_weights, read_tensors, tensor_bytes
+from latebind.repository.tensors import check_weights, read_arrays, read_tensors, tensor_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FEATURES = "features"
 HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safetensors"
@@ -24,11 +30,16 @@ HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safeten
 
 @dataclass(frozen=True, slots=True)
 class LookupFiles:
-    """A lookup as data: `graph` and `weights` compute features, and `head` turns them into answers and scores."""
+    """A lookup as data: `graph` and `weights` compute features, and `head` turns them into answers and scores.
+
+    Weights are tensors, or arrays where its network is `stored` in a directory as OpenVINO reads it, under its `name`.
+    """
 
     graph: Graph
-    weights: Mapping[str, Tensor]
+    weights: Mapping[str, Any]
     head: Head
+    name: str = ""
+    stored: ModelDirectory | None = None
 
     @property
     def bytes(self) -> int:
@@ -45,13 +56,13 @@ class Rows:
     `end` `(N,) bool` says whether the network's own answers are the base model's; None where it is the base model.
     """
 
-    features: Mapping[str, Tensor]
-    answers: Tensor
-    classes: Tensor
-    lengths: Tensor | None = None
-    end: Tensor | None = None
+    features: Mapping[str, "Tensor"]
+    answers: "Tensor"
+    classes: "Tensor"
+    lengths: "Tensor | None" = None
+    end: "Tensor | None" = None
 
-    def tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, "Tensor"]:
         """Return all tensors by name, to be written."""
         features = {f"{FEATURES}-{name}": rows for name, rows in self.features.items()}
         some = {"lengths": self.lengths, "end": self.end}
@@ -62,7 +73,7 @@ class Rows:
         """Return the same rows with the features of these lookups only."""
         return replace(self, features={name: self.features[name] for name in lookups})
 
-    def take(self, numbers: Tensor) -> "Rows":
+    def take(self, numbers: "Tensor") -> "Rows":
         """Return some of the rows, by number."""
         features = {name: found[numbers] for name, found in self.features.items()}
         lengths, end = (None if part is None else part[numbers] for part in (self.lengths, self.end))
@@ -70,17 +81,19 @@ class Rows:
 
     def joined(self, other: "Rows") -> "Rows":
         """Return these rows, and behind them others with features of the same lookups."""
+        import torch  # noqa: PLC0415  (who has rows has it)
+
         features = {name: torch.cat([rows, other.features[name]]) for name, rows in self.features.items()}
         answers = torch.cat([self.answers, other.answers])
 
-        def both(one: Tensor | None, another: Tensor | None) -> Tensor | None:
+        def both(one: "Tensor | None", another: "Tensor | None") -> "Tensor | None":
             return None if one is None or another is None else torch.cat([one, another])
 
         lengths, end = both(self.lengths, other.lengths), both(self.end, other.end)
         return Rows(features, answers, torch.cat([self.classes, other.classes]), lengths, end)
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Rows":
+    def from_tensors(cls, tensors: Mapping[str, "Tensor"]) -> "Rows":
         """Return the rows that `tensors` returned; raises `KeyError` or `ValueError` for anything else."""
         prefix = f"{FEATURES}-"
         features = {name.removeprefix(prefix): rows for name, rows in tensors.items() if name.startswith(prefix)}
@@ -107,7 +120,10 @@ def write_caches(
     made = {LIST: json_bytes(caches)}
     if new_entry:
         made |= files_with_entry(directory)
+    backend = read_model(directory).backend
     for name, lookup in files.items():
+        if BACKENDS[backend].has_files and needs_file(lookup.graph, lookup.weights, backend):
+            made |= files_of(stage_file(name), lookup.graph, lookup.weights, packs=False)
         made[graph_file(name)] = graph_to_json(lookup.graph)
         made[weights_file(name)] = tensor_bytes(lookup.weights)
         made[head_file(name)] = tensor_bytes(lookup.head.tensors())
@@ -115,30 +131,44 @@ def write_caches(
     return directory.write_files(made, remove=set(directory.names(CACHES)) - set(made))
 
 
+class Read(Protocol):
+    """Reads weights: arrays where a network is `stored` as OpenVINO reads it, else tensors."""
+
+    def __call__(self, directory: ModelDirectory, name: str, *, stored: bool) -> Mapping[str, Any]:
+        """Return all weights in a file."""
+
+
+def read_whole(directory: ModelDirectory, name: str, *, stored: bool) -> Mapping[str, Any]:
+    """Return all weights in a file, with all of them in memory."""
+    return read_arrays(directory, name) if stored else read_tensors(directory, name)
+
+
 def read_lookup(
-    directory: ModelDirectory,
-    name: str,
-    read: Callable[[ModelDirectory, str], Mapping[str, Tensor]] = read_tensors,
+    directory: ModelDirectory, name: str, read: Read = read_whole, *, backend: str = "eager"
 ) -> LookupFiles:
-    """Return the files of the learned cache of this name; `read` reads the weights out of theirs.
+    """Return the files of the learned cache of this name, for a model on `backend`; `read` reads its weights.
 
     Raises `RepositoryError` if they make no learned cache.
     """
-    graph = read_graph_file(directory, graph_file(name))
+    by_openvino = BACKENDS[backend].has_files
+    graph = read_graph_file(directory, graph_file(name), known=anything if by_openvino else resolve)
     if len(graph.inputs) != 1 or [output for output, _ in graph.outputs] != [FEATURES]:
         raise RepositoryError(f"{directory.path / graph_file(name)} is no learned cache: build the caches again")
     head = read_head(directory, head_file(name))
     if graph.output_specs()[0].shape != (head.width,):
         raise RepositoryError(f"{directory.path / head_file(name)} takes other features: build the caches again")
-    weights = read(directory, weights_file(name))
+    stored = by_openvino and (not graph.whole.nodes or has_files(directory, stage_file(name), graph))
+    if not stored and not has_torch():
+        raise ConfigError(without_torch(directory.path / graph_file(name), backend))
+    weights = read(directory, weights_file(name), stored=stored)
     check_weights(directory, weights_file(name), graph.weights(), weights)
-    return LookupFiles(graph, weights, head)
+    return LookupFiles(graph, weights, head, name, directory if stored else None)
 
 
 def read_head(directory: ModelDirectory, name: str) -> Head:
     """Return the head in this file; raises `RepositoryError` if there is none in it."""
     try:
-        return Head.from_tensors(read_tensors(directory, name))
+        return Head.from_tensors(read_arrays(directory, name))
     except ValueError as error:
         raise RepositoryError(f"{directory.path / name} is no head of a lookup ({error}): build it again") from None
 
@@ -153,6 +183,6 @@ def read_rows(directory: ModelDirectory, name: str) -> Rows | None:
         raise RepositoryError(f"{directory.path / name} has no rows ({error}): build the caches again") from None
 
 
-def accuracy_of(answers: Tensor, labels: Tensor) -> Accuracy:
+def accuracy_of(answers: "Tensor", labels: "Tensor") -> Accuracy:
     """Return how often `answers` `(N, classes)` are greatest at the `labels` `(N,)`."""
     return Accuracy(float((answers.argmax(dim=1) == labels).double().mean()), len(labels))

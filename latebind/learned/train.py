@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latebind.learned.head import Selector
 from latebind.learned.lookup import has_bfloat16
+from latebind.learned.networks import Selector
 
 FORMAT = 3  # version of the training: raised whenever the same lesson leads to other weights
 BATCH = 128

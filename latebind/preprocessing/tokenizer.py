@@ -27,6 +27,10 @@ from latebind.preprocessing.expressions import Explosive, check_expression
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+TAKES_TOKENIZERS = (
+    "reading texts takes the tokenizers library: pip install tokenizers, or with all that folders of models take: "
+    "pip install 'latebind[hf]'"
+)
 MOST_BYTES = 1 << 26  # of the file: those of the largest vocabularies have 35 MB
 MOST_TOKENS = 2_000_000  # of a vocabulary; merges are twice as many
 MOST_ID = 1 << 24
@@ -78,7 +82,7 @@ def load_tokenizer(file: TokenizerFile) -> "Tokenizer":
     try:
         from tokenizers import Tokenizer  # noqa: PLC0415  # it is optional
     except ImportError as error:
-        raise ConfigError("reading texts takes the tokenizers library: pip install 'latebind[hf]'") from error
+        raise ConfigError(TAKES_TOKENIZERS) from error
     try:
         return Tokenizer.from_str(file.json)
     except BaseException as error:
@@ -119,7 +123,7 @@ def try_tokenizer(file: TokenizerFile, *, longest_text: int) -> None:
     try:
         import tokenizers  # noqa: PLC0415  # it is optional
     except ImportError as error:
-        raise ConfigError("reading texts takes the tokenizers library: pip install 'latebind[hf]'") from error
+        raise ConfigError(TAKES_TOKENIZERS) from error
     of_text = TEXT_SECONDS * max(longest_text / USUAL_BYTES, 1)
     space = min(TRIAL_BYTES + TRIAL_TIMES * len(file.json), MOST_TRIAL_BYTES)
     words = [str(number) for number in (space, TRIAL_SECONDS, of_text)]

@@ -9,19 +9,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pkgutil import resolve_name
-from typing import TypedDict, Unpack
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from latebind.domain.errors import ConfigError
-from latebind.program.device import HOST
+from latebind.domain.model import TensorSpec
+from latebind.program.arrays import OverArrays, array_of, filled, over_arrays, pass_through
+from latebind.program.device import HOST, kind_of
 from latebind.program.graph import Graph
+from latebind.program.numeric import LookUp, lacking
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last returns all its outputs, and one
 # activation passes between stages. Any batch size. Outputs are valid until the next call of the same stage, which may
-# overwrite them: copy what is needed longer. For one thread at a time: each thread has a `twin`.
-StageFunction = Callable[..., tuple[Tensor, ...]]
+# overwrite them: copy what is needed longer. For one thread at a time: each thread has a `twin`. One that has a
+# method `over_arrays(inputs)` returns by that what takes and gives arrays of numpy (`arrays.over_arrays`).
+StageFunction = Callable[..., tuple["Tensor", ...]]
 
 
 LOOKUP = "aten.embedding.default"
@@ -40,7 +44,7 @@ class CompileOptions:
 
     threads: int
     sizes: tuple[int, ...] = (1,)
-    device: torch.device = HOST
+    device: str = HOST
     streams: int = 1
     copies: bool = False
     frugal: bool = False
@@ -56,8 +60,9 @@ class Backend:
     copies_weights = False  # they are not read again once a stage is made
     quick = True  # compiles a graph of a thousand operators in seconds, as encoders of sequence models may have
     packs = False  # runs rows of different lengths without their padding
+    has_files = False  # builds write its stages as files, from which they are read without torch
 
-    def unavailable(self, device: str = HOST.type) -> str | None:
+    def unavailable(self, device: str = HOST) -> str | None:
         """Return why this backend cannot be used on this machine and kind of device, and what to do; or None."""
         del device
         return None
@@ -67,7 +72,7 @@ class Backend:
         del graph
         return ""
 
-    def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
+    def compile(self, graph: Graph, weights: Mapping[str, "Tensor"], use: CompileOptions) -> StageFunction:
         """Return a call for the graph, whose weights are on the device already. Raises `ExportError`.
 
         A stage that keeps anything between calls has a method `twin()`, which returns one for another thread, over the
@@ -105,7 +110,7 @@ BACKENDS = _Registered(
 )
 
 
-def exact_backends(device: str = HOST.type) -> tuple[str, ...]:
+def exact_backends(device: str = HOST) -> tuple[str, ...]:
     """Return the backends that compute in a model's own precision and are available on this kind of device."""
     return tuple(name for name, each in BACKENDS.items() if each.exact and each.unavailable(device) is None)
 
@@ -115,7 +120,7 @@ def exact_beside(name: str) -> str | None:
     return None if BACKENDS[name].exact else exact_backends()[-1]
 
 
-def backend_named(name: str, *, device: str = HOST.type) -> Backend:
+def backend_named(name: str, *, device: str = HOST) -> Backend:
     """Return the backend of this name; `device` is the kind of device, cpu or cuda.
 
     Raises `ConfigError` if there is no such backend or it cannot be used here.
@@ -132,7 +137,7 @@ class Use(TypedDict, total=False):
     """The options of `CompileOptions` beside the threads."""
 
     sizes: tuple[int, ...]
-    device: torch.device
+    device: str
     streams: int
     copies: bool
     frugal: bool
@@ -140,40 +145,42 @@ class Use(TypedDict, total=False):
 
 
 def compile_graph(
-    graph: Graph, weights: Mapping[str, Tensor], *, backend: str, threads: int, **use: Unpack[Use]
+    graph: Graph, weights: Mapping[str, "Tensor"], *, backend: str, threads: int, **use: Unpack[Use]
 ) -> StageFunction:
     """Compile a graph (a whole model or a stage) with the backend of `backend_of`; an empty stage returns its input.
 
     Weights that are not on the device are copied there.
     """
-    backend = backend_of(graph, weights, backend)
+    named, backend = backend, backend_of(graph, weights, backend)
     if graph.rungs:
         use["sizes"] = ()  # a backend may copy the weights for each size, and there are copies for each rung already
         use["packs"] = False
         return by_rung(graph, partial(compile_graph, weights=weights, backend=backend, threads=threads, **use))
     if not graph.nodes:
         return pass_through
+    if backend != named and not lacking(graph):
+        return OverArrays(LookUp(graph, {name: array_of(weights[name]) for name in graph.weights()}))
     options = CompileOptions(threads, **use)
     there = on_device(weights, options.device)
-    return backend_named(backend, device=options.device.type).compile(graph, there, options)
+    return backend_named(backend, device=kind_of(options.device)).compile(graph, there, options)
 
 
-def backend_of(graph: Graph, weights: Mapping[str, Tensor], backend: str) -> str:
+def backend_of(graph: Graph, weights: Mapping[str, Any], backend: str) -> str:
     """Return the backend that computes a graph of a model on `backend`: eager, not OpenVINO, where it only looks up.
 
-    Words are looked up in tables and multiplied with nothing: that takes torch 0.15 ms for a text. OpenVINO takes 0.33,
-    half of it to check inputs of ever other lengths and to bind them.
+    Words are looked up in tables and multiplied with nothing: that takes torch 0.15 ms for a text, and numpy less, if
+    it can do that (`numeric`). OpenVINO takes 0.33, half of it to check inputs of ever other lengths and to bind them.
     """
     looks_up = [node.op == LOOKUP for node in graph.nodes]
     others = (name for node in graph.nodes if node.op != LOOKUP for name in node.weights())
-    multiplies = any(weights[name].is_floating_point() and weights[name].dim() > 1 for name in others)
+    multiplies = any("float" in str(weights[name].dtype) and weights[name].ndim > 1 for name in others)
     return "eager" if backend.startswith("openvino") and any(looks_up) and not multiplies else backend
 
 
 class Ladder:
     """A graph that has `rungs`, of which `calls` compute one each: a row is filled up to the first that it fits."""
 
-    def __init__(self, graph: Graph, calls: Sequence[StageFunction]) -> None:
+    def __init__(self, graph: Graph, calls: Sequence[Callable[..., tuple[Any, ...]]]) -> None:
         self._graph, self._calls = graph, calls
         self._rungs, self._outputs, self._axes = graph.rung_sizes(), graph.output_specs(), graph.axes
 
@@ -181,29 +188,33 @@ class Ladder:
         """Return the same for another thread."""
         return Ladder(self._graph, tuple(map(twin, self._calls)))
 
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def over_arrays(self, inputs: Sequence[TensorSpec]) -> "Ladder":
+        """Return the same over arrays."""
+        return Ladder(self._graph, [over_arrays(call, inputs) for call in self._calls])
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run rows of one size; outputs are cut to what belongs to that."""
         sizes = {name: inputs[place].shape[axis] for name, (place, axis) in self._axes.items()}
         for rung, call in zip(self._rungs, self._calls, strict=True):
             if rung == sizes:
                 return call(*inputs)
             if all(rung[name] >= size for name, size in sizes.items()):
-                filled = [
+                whole = [
                     fitted(tensor, spec.shape_of(rung), spec.padding or 0)
                     for tensor, spec in zip(inputs, self._graph.inputs, strict=True)
                 ]
                 return tuple(
                     tensor[(slice(None), *map(slice, spec.shape_of(sizes)))]
-                    for tensor, spec in zip(call(*filled), self._outputs, strict=True)
+                    for tensor, spec in zip(call(*whole), self._outputs, strict=True)
                 )
         raise ValueError(f"rows of {sizes} are larger than any that the graph takes")
 
 
-def fitted(rows: Tensor, shape: Sequence[int], number: float = 0) -> Tensor:
-    """Return rows `(B, ...)` as `(B, *shape)`: cut off, or filled up with a number."""
+def fitted(rows: Any, shape: Sequence[int], number: float = 0) -> Any:
+    """Return rows `(B, ...)` of an array or tensor as `(B, *shape)`: cut off, or filled up with a number."""
     if rows.shape[1:] == tuple(shape):
         return rows
-    whole = rows.new_full((len(rows), *shape), number)
+    whole = filled(rows, (len(rows), *shape), number)
     both = (slice(None), *(slice(min(size, own)) for size, own in zip(shape, rows.shape[1:], strict=True)))
     whole[both] = rows[both]
     return whole
@@ -215,21 +226,16 @@ def by_rung(graph: Graph, make: Callable[[Graph], StageFunction]) -> StageFuncti
 
 
 def compile_stages(
-    graphs: tuple[Graph, ...], weights: Mapping[str, Tensor], *, backend: str, threads: int, **use: Unpack[Use]
+    graphs: tuple[Graph, ...], weights: Mapping[str, "Tensor"], *, backend: str, threads: int, **use: Unpack[Use]
 ) -> tuple[StageFunction, ...]:
     """Compile each graph of a chain; a weight that several stages read is on the device once."""
     there = on_device(weights, use.get("device", HOST))
     return tuple(compile_graph(graph, there, backend=backend, threads=threads, **use) for graph in graphs)
 
 
-def on_device(weights: Mapping[str, Tensor], device: torch.device) -> Mapping[str, Tensor]:
+def on_device(weights: Mapping[str, "Tensor"], device: str) -> Mapping[str, "Tensor"]:
     """Return the weights on a device; those that are there already are not copied."""
     return {name: tensor.to(device) for name, tensor in weights.items()}
-
-
-def pass_through(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """The empty stage: its outputs are its inputs, not copied."""
-    return inputs
 
 
 def twin(stage: StageFunction) -> StageFunction:
@@ -241,15 +247,15 @@ def twin(stage: StageFunction) -> StageFunction:
     return stage if other is None else other()
 
 
-def run_rows(stage: StageFunction, lengths: Sequence[int], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def run_rows(stage: StageFunction, lengths: Sequence[int], inputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
     """Return the outputs of a stage for rows of these lengths, filled up to the longest; some skip the padding."""
     of_lengths: StageFunction | None = getattr(stage, "of_lengths", None)
     return stage(*inputs) if of_lengths is None else of_lengths(lengths, *inputs)
 
 
 def run_chain(
-    stages: Sequence[StageFunction], inputs: tuple[Tensor, ...], lengths: Sequence[int] = ()
-) -> tuple[Tensor, ...]:
+    stages: Sequence[StageFunction], inputs: tuple["Tensor", ...], lengths: Sequence[int] = ()
+) -> tuple["Tensor", ...]:
     """Return the outputs of the last stage; `lengths` are those of rows that differ."""
     for stage in stages:
         inputs = run_rows(stage, lengths, inputs) if lengths else stage(*inputs)

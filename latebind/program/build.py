@@ -47,6 +47,7 @@ from latebind.program.measure import (
 from latebind.program.metadata import FORMAT, Profile, StoredModel, profiled_batches, this_hardware
 from latebind.program.padding import filled_up, may_share, turned
 from latebind.program.rows import check_stages
+from latebind.program.stage_files import stages_as_files
 from latebind.program.stored import write_model
 from latebind.program.verify import DEFAULT_TOLERANCE, Agreement, Run, find_agreement, relative_error
 from latebind.repository.directory import GRAPH, NAME, ModelDirectory
@@ -387,7 +388,8 @@ def build_program(
         packs=packs,
         about=about,
     )
-    beside = {GRAPH: graph_to_json(chain.whole), **(files or {})}
+    stored, needing = stages_as_files(chain.graphs, exported.weights, chosen.backend, packs=packs)
+    beside = {GRAPH: graph_to_json(chain.whole), **stored, **(files or {})}
     written = write_model(directory, model, exported.weights, profile, beside)
     tell("done", 1.0)
     points, length = len(cut_points(tuner.cuttable)), prod(own_sizes(exported.graph, rows).values())
@@ -403,6 +405,7 @@ def build_program(
         ("largest relative error", f"{error:.1e}"),
         *((f"sizes of {dim.name}", f"{dim.range()}; {together}") for dim in exported.graph.dims),
         *rung_lines(exported.graph, fixed),
+        *([("served with torch alone", needing)] if needing else []),
         *(
             (f"values of {spec.name}", f"{spec.range()}; {_others(spec)} are refused")
             for spec in model.inputs

@@ -14,7 +14,7 @@ from torch.fx import Node as FxNode
 from latebind.domain.errors import RepositoryError
 from latebind.program.backends import Backend, CompileOptions, StageFunction, by_rung
 from latebind.program.device import HOST
-from latebind.program.graph import Argument, Constant, Graph, Value, Weight, torch_constant
+from latebind.program.graph import Argument, Constant, Graph, Value, Weight
 from latebind.program.operators import called
 
 WIDER = {"float16": "float64", "bfloat16": "float64", "float32": "float64", "complex64": "complex128"}
@@ -42,7 +42,7 @@ def rebuild(
     graph: Graph,
     weights: Mapping[str, Tensor],
     *,
-    device: torch.device = HOST,
+    device: str = HOST,
     operator: Callable[[str], TorchArgument] = called,
 ) -> GraphModule:
     """Return a module that takes the graph's inputs and returns a tuple of its outputs, all on `device`.
@@ -69,7 +69,7 @@ def rebuild(
             case Weight(name):
                 return stored[name]
             case Constant("device"):
-                return device  # graphs are exported on the CPU and name it for the constants they create
+                return torch.device(device)  # graphs are exported on the CPU and name it for the constants they create
             case Constant():
                 return torch_constant(argument)
             case tuple():
@@ -82,6 +82,14 @@ def rebuild(
         made[node.name] = fx.create_node("call_function", operator(node.op), args, kwargs, name=f"v{position}")
     fx.output(tuple(made[value] for _, value in graph.outputs))
     return GraphModule(root, fx).eval()
+
+
+def torch_constant(constant: Constant) -> torch.dtype | torch.device | torch.layout | torch.memory_format:
+    """Return the torch object for a constant read from a file."""
+    if constant.kind == "device":
+        return torch.device(constant.name)
+    found: torch.dtype | torch.layout | torch.memory_format = getattr(torch, constant.name)
+    return found
 
 
 def copy_input_views(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -12,7 +12,6 @@ from itertools import chain, islice
 from typing import Any
 
 import msgspec
-import torch
 
 from latebind.domain.errors import ExportError, RepositoryError
 from latebind.domain.model import INNER_DTYPES, ITEM_BYTES, TensorSpec
@@ -311,17 +310,20 @@ def _written(argument: Argument) -> Json:
     return argument
 
 
-def read_graph_file(directory: ModelDirectory, name: str) -> Graph:
+Known = Callable[[str], object]  # raises `RepositoryError` for the name of an operator that is not to be
+
+
+def read_graph_file(directory: ModelDirectory, name: str, *, known: Known = resolve) -> Graph:
     """Return the graph in a listed file; raises `RepositoryError` naming it if there is none in it."""
     try:
-        return graph_from_json(directory.read(name, most=MOST_BYTES))
+        return graph_from_json(directory.read(name, most=MOST_BYTES), known=known)
     except RepositoryError as error:
         path = str(directory.path / name)
         raise error if path in str(error) else RepositoryError(f"{path}: {error}") from None
 
 
-def graph_from_json(data: bytes) -> Graph:
-    """Return the graph that `data` describes.
+def graph_from_json(data: bytes, *, known: Known = resolve) -> Graph:
+    """Return the graph that `data` describes; operators need be `known` only where some are to be run.
 
     Raises `RepositoryError` if it is not such a file, names an operator that is not allowed, defines a name twice, or
     reads a value that no earlier node computes (so there are no cycles).
@@ -334,11 +336,11 @@ def graph_from_json(data: bytes) -> Graph:
         raise RepositoryError(f"the graph file is not valid: {error}; build the model again") from error
     if file.format != FORMAT:
         raise RepositoryError(f"the graph file has format {file.format}, this version reads {FORMAT}: build it again")
-    graph = _read(file)
+    graph = _read(file, known)
     return checked_rungs(graph) if graph.rungs else graph
 
 
-def _read(file: _File) -> Graph:
+def _read(file: _File, known: Known) -> Graph:
     graph = Graph((), (), tuple(file.outputs), file.dims)
     named = {dim.name for dim in file.dims}
     if not make_sense(file.dims):
@@ -351,7 +353,8 @@ def _read(file: _File) -> Graph:
             )
     inputs = tuple(graph.spec(spec.name, TensorType(spec.dtype, (None, *spec.shape))) for spec in file.inputs)
     ends = [{dim.name: dim.least for dim in file.dims}, graph.largest]
-    nodes, rungs = tuple(_read_node(node, ends) for node in file.nodes), tuple(map(_read, file.rungs))
+    nodes = tuple(_read_node(node, ends, known) for node in file.nodes)
+    rungs = tuple(_read(rung, known) for rung in file.rungs)
     graph = replace(graph, inputs=inputs, nodes=nodes, rungs=rungs)
     if not rungs:
         _check_references(graph)
@@ -387,8 +390,8 @@ def _makes_sense(size: Size, ends: Sequence[Mapping[str, int]]) -> bool:
         return False
 
 
-def _read_node(node: _Node, ends: Sequence[Mapping[str, int]]) -> Node:
-    resolve(node.op)
+def _read_node(node: _Node, ends: Sequence[Mapping[str, int]], known: Known) -> Node:
+    known(node.op)
     kind = node.type
     sizes = [size for size in kind.shape if size is not None] if kind is not None else []
     if kind is not None and (kind.dtype not in INNER_DTYPES or not all(_makes_sense(size, ends) for size in sizes)):
@@ -416,14 +419,6 @@ def _read_argument(node: str, found: Json, depth: int) -> Argument:
         if name in CONSTANTS.get(kind, ()):
             return float(name) if kind == "float" else Constant(kind, name)
     raise RepositoryError(f"node {node!r} of the graph has an unknown constant: {kind[:40]} = {str(name)[:80]}")
-
-
-def torch_constant(constant: Constant) -> torch.dtype | torch.device | torch.layout | torch.memory_format:
-    """Return the torch object for a constant read from a file."""
-    if constant.kind == "device":
-        return torch.device(constant.name)
-    found: torch.dtype | torch.layout | torch.memory_format = getattr(torch, constant.name)
-    return found
 
 
 def _check_references(graph: Graph) -> None:

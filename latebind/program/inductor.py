@@ -30,9 +30,9 @@ class Inductor(Backend):
     compiles = True
     quick = False
 
-    def unavailable(self, device: str = HOST.type) -> str | None:
+    def unavailable(self, device: str = HOST) -> str | None:
         """Check for a C++ compiler, and on CUDA for Triton, both of which Inductor needs."""
-        if device != HOST.type and importlib.util.find_spec("triton") is None:
+        if device != HOST and importlib.util.find_spec("triton") is None:
             return "torch.compile needs Triton on CUDA: pip install triton, or use --backend eager"
         if any(shutil.which(compiler) for compiler in ("g++", "clang++")):
             return None

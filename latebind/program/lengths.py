@@ -4,16 +4,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import prod
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.sizes import MOST_DIMS, Dim, Size, make_sense
 from latebind.program.graph import Graph
 
-Rows = tuple[Tensor, ...]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Rows = tuple["Tensor", ...]
 Sizes = Mapping[str, int]  # of the named dimensions
 MOST_RUNGS = 16  # graphs of a model whose code fixes sizes
 SHORTEST, LONGER = 8, 1.25  # the length of the shortest, where there is not one for each, and the ratio of the next
@@ -82,15 +83,15 @@ def at_size(specs: Sequence[TensorSpec], sizes: Sizes) -> tuple[TensorSpec, ...]
     return tuple(replace(spec, shape=spec.shape_of(sizes), sizes=()) for spec in specs)
 
 
-def resized(rows: Rows, specs: Sequence[TensorSpec], sizes: Sizes) -> Rows:
-    """Return the rows with these sizes of the named dimensions: cut off, or repeated as often as needed."""
+def resized(rows: tuple[Any, ...], specs: Sequence[TensorSpec], sizes: Sizes) -> tuple[Any, ...]:
+    """Return rows, tensors or arrays, with these sizes of the named dimensions: cut off, or repeated as needed."""
     found = []
     for tensor, spec in zip(rows, specs, strict=True):
         made = tensor
         for axis, size in enumerate(spec.sizes, start=1):
             if isinstance(size, str) and sizes[size] != made.shape[axis]:
-                places = torch.arange(sizes[size], device=made.device)
-                made = made.index_select(axis, places % made.shape[axis])
+                places = [place % made.shape[axis] for place in range(sizes[size])]
+                made = made[(*(slice(None),) * axis, places)]
         found.append(made)
     return tuple(found)
 
@@ -140,6 +141,8 @@ def tried_sizes(dims: Sequence[Dim], count: int, *, seed: int = 0) -> Iterator[d
 
     Sizes are drawn evenly by their logarithm, as what people send is short more often than long.
     """
+    import torch  # noqa: PLC0415
+
     generator = torch.Generator().manual_seed(seed)
     ends = [(dim.least, dim.most) for dim in dims]
     yield {dim.name: dim.most for dim in dims}

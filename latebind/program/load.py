@@ -1,26 +1,46 @@
-"""Loads a verified model directory into a program that can run. Nothing in the directory is executed."""
+"""Loads a verified model directory into a program that can run. Nothing in the directory is executed.
 
-from collections.abc import Mapping
+On OpenVINO a program is read from the files that its build wrote (`stage_files`), which needs no torch. Torch rebuilds
+other graphs.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.program.backends import StageFunction, backend_of, compile_graph, compile_stages
-from latebind.program.device import HOST
+from latebind.program.backends import (
+    CompileOptions,
+    StageFunction,
+    backend_named,
+    backend_of,
+    compile_graph,
+    on_device,
+)
+from latebind.program.device import HOST, has_torch, kind_of, without_torch
 from latebind.program.graph import Graph
-from latebind.program.measure import made_up_inputs
+from latebind.program.measure import made_up_inputs, made_up_tensors
 from latebind.program.metadata import StoredModel, read_model, read_profile
 from latebind.program.pieces import Piece
 from latebind.program.program import Program
+from latebind.program.stage_files import anything, has_files, needs_file, place_of, read_stage
 from latebind.program.stored import read_graph, read_stages
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
-from latebind.repository.tensors import MappedTensors, check_weights, read_tensors
-
-Weights = Mapping[str, Tensor]
+from latebind.repository.tensors import MappedTensors, check_weights, read_arrays, read_tensors
 
 SPARE = 32 << 20  # bytes that the further copies of a model may take
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What is read of a model: its graphs, the bytes of its weights, and what compiles one of them for some use."""
+
+    model: StoredModel
+    backend: str
+    graphs: tuple[Graph, ...]
+    weights: Mapping[str, Any]
+    make: Callable[[int, CompileOptions], StageFunction]
 
 
 def load_program(
@@ -28,7 +48,7 @@ def load_program(
     *,
     threads: int = 1,
     backend: str | None = None,
-    device: torch.device = HOST,
+    device: str = HOST,
     streams: int = 1,
     twins: int = 0,
 ) -> Program:
@@ -42,21 +62,14 @@ def load_program(
     """
     if SEQUENCE in directory.files:
         raise ConfigError(f"{directory.path} is a sequence model, which has no learned caches: serve it as it is")
-    model, graphs, weights = _read(directory, read_tensors(directory, WEIGHTS))
-    chosen = backend or model.backend
-    copies = has_copies(2 * sum(weight.nbytes for weight in weights.values()), twins)  # for one row and for any
-    stages = compile_stages(
-        graphs,
-        weights,
-        backend=chosen,
-        threads=threads,
-        device=device,
-        streams=streams,
-        copies=copies,
-        packs=model.packs,
+    there = _read(directory, backend, device=device)
+    copies = has_copies(2 * sum(weight.nbytes for weight in there.weights.values()), twins)  # for one row and for any
+    options = CompileOptions(threads, device=device, streams=streams, copies=copies, packs=there.model.packs)
+    stages = tuple(there.make(number, options) for number in range(len(there.graphs)))
+    program = _program(directory, there, stages, threads=threads, device=device)
+    passed = (
+        made_up_inputs(program.spec.inputs, 1) if device == HOST else made_up_tensors(program.spec.inputs, 1, device)
     )
-    program = _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=device)
-    passed = made_up_inputs(model.inputs, 1, device=device)
     for number in range(len(stages)):
         passed = try_stage(program, number, directory, passed)
     return program
@@ -76,17 +89,18 @@ def open_program(
     `MappedFile`. Raises what `load_program` raises.
     """
     weights = MappedTensors(directory, WEIGHTS, cached=cached)
-    model, graphs, _ = _read(directory, weights)
-    chosen = backend or model.backend
-    use = partial(
-        compile_graph, weights=weights, backend=chosen, threads=threads, streams=streams, frugal=True, packs=model.packs
-    )
+    there = _read(directory, backend, mapped=weights)
+    options = CompileOptions(threads, streams=streams, frugal=True, packs=there.model.packs)
     pieces = tuple(
-        Piece([weights.pages(one.weights())], [partial(use, one)], backend=backend_of(one, weights, chosen))
-        for one in graphs
+        Piece(
+            [weights.pages(one.weights())],
+            [partial(there.make, number, options)],
+            backend=backend_of(one, there.weights, there.backend),
+        )
+        for number, one in enumerate(there.graphs)
     )
     stages = tuple(piece.stages[0] for piece in pieces)
-    return _program(directory, model, graphs, stages, backend=chosen, threads=threads, device=HOST), pieces
+    return _program(directory, there, stages, threads=threads, device=HOST), pieces
 
 
 def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> StageFunction:
@@ -108,15 +122,13 @@ def has_copies(size: int, twins: int, *, spare: int = SPARE) -> bool:
     return twins > 1 and (twins - 1) * size <= spare
 
 
-def try_stage(
-    program: Program, number: int, directory: ModelDirectory, passed: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
+def try_stage(program: Program, number: int, directory: ModelDirectory, passed: tuple[Any, ...]) -> tuple[Any, ...]:
     """Run a stage on one row and return its outputs; raises `RepositoryError` if it does not run or fit its graph.
 
-    So a graph that was tampered with fails here and not at the first request.
+    So a graph that was tampered with fails here and not at the first request. On the host they are arrays.
     """
     try:
-        passed = program.stages[number](*passed)
+        passed = program.calls[number](*passed)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         raise RepositoryError(f"stage {number} of {directory.path} does not run ({error}): build it again") from error
     shapes = tuple((1, *spec.shape) for spec in program.graphs[number].output_specs())
@@ -126,23 +138,53 @@ def try_stage(
 
 
 def _program(
-    directory: ModelDirectory,
-    model: StoredModel,
-    graphs: tuple[Graph, ...],
-    stages: tuple[StageFunction, ...],
-    *,
-    backend: str,
-    threads: int,
-    device: torch.device,
+    directory: ModelDirectory, there: _Read, stages: tuple[StageFunction, ...], *, threads: int, device: str
 ) -> Program:
-    profile = read_profile(directory)
+    profile, backend = read_profile(directory), there.backend
     here = device == HOST and profile.matches_this_machine(threads=threads, backend=backend)  # measured on CPUs only
     fits = here and len(profile.stages) == len(stages)
-    return Program(model.spec(), profile.costs(), backend, threads, stages, graphs, fits, device)
+    return Program(there.model.spec(), profile.costs(), backend, threads, stages, there.graphs, fits, device)
 
 
-def _read(directory: ModelDirectory, weights: Weights) -> tuple[StoredModel, tuple[Graph, ...], Weights]:
+def _read(
+    directory: ModelDirectory, backend: str | None, *, device: str = HOST, mapped: MappedTensors | None = None
+) -> _Read:
+    """Read a model whose weights are `mapped`, if they are; raises `RepositoryError` and `ConfigError`."""
     model = read_model(directory)
+    chosen = backend or model.backend
+    kind = backend_named(chosen, device=kind_of(device))
+    found = _of_files(directory, model, chosen, mapped) if kind.has_files else None
+    if found is not None:
+        return found
+    if not has_torch():
+        raise ConfigError(without_torch(directory, chosen))
+    weights = on_device(read_tensors(directory, WEIGHTS) if mapped is None else mapped, device)
     graphs = read_stages(directory, model)
+    _check(directory, graphs, weights)
+
+    def make(number: int, use: CompileOptions) -> StageFunction:
+        return compile_graph(graphs[number], weights, backend=chosen, **asdict(use))
+
+    return _Read(model, chosen, graphs, weights, make)
+
+
+def _of_files(
+    directory: ModelDirectory, model: StoredModel, backend: str, mapped: MappedTensors | None
+) -> _Read | None:
+    """Read a model of the files of its stages; None where it was built without."""
+    graphs = read_stages(directory, model, known=anything)  # each is that of its file, which is all that runs
+    first = 1 if graphs and not graphs[0].whole.nodes else 0
+    arrays = read_arrays(directory, WEIGHTS) if mapped is None else mapped.arrays
+    _check(directory, graphs, arrays)
+    for number, graph in enumerate(graphs, -first):
+        if needs_file(graph, arrays, backend) and not has_files(directory, place_of(number), graph):
+            return None
+
+    def make(number: int, use: CompileOptions) -> StageFunction:
+        return read_stage(directory, place_of(number - first), graphs[number], arrays, backend=backend, options=use)
+
+    return _Read(model, backend, graphs, arrays, make)
+
+
+def _check(directory: ModelDirectory, graphs: Iterable[Graph], weights: Collection[str]) -> None:
     check_weights(directory, WEIGHTS, (name for graph in graphs for name in graph.weights()), weights)
-    return model, graphs, weights

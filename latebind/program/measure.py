@@ -10,16 +10,15 @@ from itertools import islice
 from math import prod
 from statistics import median
 from time import perf_counter, process_time
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from latebind.domain.costs import Curve, Grid
-from latebind.domain.model import TensorSpec
+from latebind.domain.model import TensorSpec, is_floating
 from latebind.domain.sizes import Dim
-from latebind.program.backends import StageFunction
-from latebind.program.device import HOST, synchronize
+from latebind.program.arrays import BFLOAT16, Arrays, tensors_over
+from latebind.program.device import synchronize
 from latebind.program.lengths import resized
 from latebind.program.metadata import profiled_sizes
 
@@ -30,6 +29,9 @@ TRIES = 3  # times as many runs at most, where others interrupt them
 ALONE = 0.9  # of its seconds a run must have been on a core
 MOST_SECONDS = 0.5  # that a batch may take for a larger one to be measured, where lengths are many
 STEADY = 3.0  # times as long as the quick tenth of the runs may the slow tenth take
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Returned = TypeVar("Returned")
 
@@ -103,8 +105,8 @@ def _rounds(run: Callable[[], list[float]], runs: int | None = None, *, most: in
 
 
 def profile_stages(
-    stages: Sequence[StageFunction],
-    inputs: tuple[Tensor, ...],
+    stages: Sequence[Callable[..., tuple[Any, ...]]],
+    inputs: tuple[Any, ...],
     batches: Sequence[int],
     *,
     specs: Sequence[TensorSpec] = (),
@@ -121,7 +123,7 @@ def profile_stages(
     Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
     """
 
-    def seconds_of(passed: tuple[Tensor, ...]) -> list[float]:
+    def seconds_of(passed: tuple[Any, ...]) -> list[float]:
         seconds = []
         for stage in stages:
             passed, took = timed(partial(stage, *passed))
@@ -145,22 +147,27 @@ def profile_stages(
     )
 
 
-def with_batch(inputs: tuple[Tensor, ...], batch: int) -> tuple[Tensor, ...]:
-    """Return `batch` rows of the inputs, repeating them as needed."""
-    return tuple(tensor[torch.arange(batch) % tensor.shape[0]].contiguous() for tensor in inputs)
+def with_batch(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
+    """Return `batch` rows of the inputs, tensors or arrays, repeating them as needed."""
+    return tuple(rows[[place % len(rows) for place in range(batch)]] for rows in inputs)
 
 
-def made_up_inputs(specs: Sequence[TensorSpec], batch: int, *, device: torch.device = HOST) -> tuple[Tensor, ...]:
+def made_up_inputs(specs: Sequence[TensorSpec], batch: int) -> Arrays:
     """Return normal random numbers for floating-point inputs, and zeros, or the least that is valid, for others."""
-    generator = torch.Generator().manual_seed(0)
+    generator = np.random.default_rng(0)
     made = []
     for spec in specs:
-        dtype: torch.dtype = getattr(torch, spec.dtype)
         shape = (batch, *spec.shape)
-        numbers = (
-            torch.randn(shape, generator=generator)
-            if dtype.is_floating_point
-            else torch.full(shape, float(spec.filler))
-        )
-        made.append(numbers.to(device, dtype))
+        if spec.dtype == BFLOAT16:
+            bits = generator.standard_normal(shape, np.float32).view(np.uint32)
+            made.append((bits >> 16).astype(np.uint16))
+        elif is_floating(spec.dtype):
+            made.append(generator.standard_normal(shape).astype(spec.dtype))
+        else:
+            made.append(np.full(shape, spec.filler, spec.dtype))
     return tuple(made)
+
+
+def made_up_tensors(specs: Sequence[TensorSpec], batch: int, device: str) -> tuple["Tensor", ...]:
+    """Return the same as tensors on a device."""
+    return tuple(rows.to(device) for rows in tensors_over(made_up_inputs(specs, batch), specs))

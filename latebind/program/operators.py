@@ -1,14 +1,17 @@
-"""The allow-list of operators: the only way from a name in a graph file to something callable."""
+"""The allow-list of operators: the only way from a name in a graph file to something callable.
+
+Torch, which is imported when it is first asked, says of an operator what it does.
+"""
 
 import operator
 from collections.abc import Callable
 from functools import cache
-from typing import Any
-
-import torch
-from torch._ops import OpOverload
+from typing import TYPE_CHECKING, Any
 
 from latebind.domain.errors import RepositoryError
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload
 
 
 def aten(listed: str) -> frozenset[str]:
@@ -79,6 +82,8 @@ def called(name: str) -> Callable[..., Any]:
     A view is legal for memory laid out as at export. A stage may get rows with another layout, and copies without
     effect have been removed from the graph; a reshape equals the view where that is legal, and copies where it is not.
     """
+    import torch  # noqa: PLC0415
+
     found = resolve(name)
     return torch.ops.aten.reshape.default if name == VIEW else found
 
@@ -91,7 +96,9 @@ def is_allowed(name: str) -> bool:
 
 def why_refused(name: str) -> str:
     """Return what is wrong with an operator that is not allowed, and what to do instead."""
-    found, tags = _lookup(name), torch.Tag
+    from torch import Tag  # noqa: PLC0415
+
+    found = _lookup(name)
     if name in OF_ALL_ROWS:
         return "it takes all rows of a batch together: name a dimension of the row, such as x.amax(1)"
     if name.startswith(("<", "aten.sym_")):  # a function of Python, on numbers and not on tensors
@@ -100,9 +107,9 @@ def why_refused(name: str) -> str:
         )
     elif found is None:
         why = "it is not one of PyTorch's own operators, and a model directory holds no code"
-    elif tags.nondeterministic_seeded in found.tags:
+    elif Tag.nondeterministic_seeded in found.tags:
         why = "it is not a pure tensor operation, for it draws random numbers"
-    elif name in REFUSED or found._schema.is_mutable or tags.inplace_view in found.tags:
+    elif name in REFUSED or found._schema.is_mutable or Tag.inplace_view in found.tags:
         why = "it is not a pure tensor operation, for it reads or writes more than the values of tensors"
     else:
         why = "it is not on the list of operators that the backends know"
@@ -111,11 +118,17 @@ def why_refused(name: str) -> str:
 
 def is_pointwise(name: str) -> bool:
     """Return whether the operator works element by element, so that compilers fuse it with the one before."""
+    from torch import Tag  # noqa: PLC0415
+
     found = _lookup(name)
-    return found is not None and torch.Tag.pointwise in found.tags
+    return found is not None and Tag.pointwise in found.tags
 
 
-def _lookup(name: str) -> OpOverload | None:
+@cache
+def _lookup(name: str) -> "OpOverload | None":
+    import torch  # noqa: PLC0415
+    from torch._ops import OpOverload  # noqa: PLC0415
+
     parts = name.split(".")
     if len(parts) != 3 or parts[0] != "aten" or not all(part.isidentifier() for part in parts):
         return None
@@ -123,11 +136,13 @@ def _lookup(name: str) -> OpOverload | None:
     return found if isinstance(found, OpOverload) else None
 
 
-def _allowed(name: str, found: OpOverload) -> bool:
+def _allowed(name: str, found: "OpOverload") -> bool:
+    from torch import Tag  # noqa: PLC0415
+
     if name in KEPT_WHOLE or name in ALSO_PURE:
         return True
     if name in REFUSED or "backward" in name or found._schema.is_mutable:
         return False
-    if torch.Tag.nondeterministic_seeded in found.tags or torch.Tag.inplace_view in found.tags:
+    if Tag.nondeterministic_seeded in found.tags or Tag.inplace_view in found.tags:
         return False
-    return torch.Tag.core in found.tags or torch.Tag.pointwise in found.tags
+    return Tag.core in found.tags or Tag.pointwise in found.tags

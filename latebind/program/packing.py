@@ -8,13 +8,17 @@ nothing. Whether a model does is tried, as for padding (`padding.may_share`).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from latebind.domain.model import TensorSpec, is_floating
+from latebind.program.arrays import Array
 from latebind.program.graph import Argument, Graph, Node, TensorType, Value, Weight
 from latebind.program.operators import VIEW, is_pointwise
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SIDE_BY_SIDE, BELOW = "packing.side_by_side", "packing.below"  # the further inputs of a graph
 LINEAR, MATMUL, NORM, EMBEDDING = (
@@ -24,24 +28,24 @@ SPLITS = {"aten.split.Tensor": 2, "aten.split_with_sizes.default": 2}  # and whi
 OF_A_WORD = {"aten.mean.dim": 1}  # over a word's numbers; which argument has the dimensions
 
 
-def places(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+def places(lengths: Sequence[int]) -> tuple[Array, Array]:
     """Return the two further inputs of a packed graph for rows of these lengths, int64.
 
     `(B, L)`: which of all words stands at each place of the rows side by side. `(words,)`: the place of each word.
     """
-    own = torch.tensor(lengths)[:, None]
-    columns = torch.arange(max(lengths))
+    own = np.array(lengths)[:, None]
+    columns = np.arange(max(lengths))
     first = own.cumsum(0) - own
-    return first + torch.minimum(columns, own - 1), (columns < own).flatten().nonzero()[:, 0]
+    return first + np.minimum(columns, own - 1), np.flatnonzero(columns < own)
 
 
-def places_of_full(rows: int, length: int) -> tuple[Tensor, Tensor]:
+def places_of_full(rows: int, length: int) -> tuple[Array, Array]:
     """Return the same where all rows have one length."""
-    every = torch.arange(rows * length)
-    return every.view(rows, length), every
+    every = np.arange(rows * length)
+    return every.reshape(rows, length), every
 
 
-def packed(graph: Graph, weights: Mapping[str, Tensor], given: Sequence[TensorSpec]) -> Graph | None:
+def packed(graph: Graph, weights: Mapping[str, "Tensor"], given: Sequence[TensorSpec]) -> Graph | None:
     """Return a graph that yields the same and takes what `places` returns as well; None where that gains nothing.
 
     Those of its inputs that are not `given` by a client or the stage before follow from whole numbers, as masks do.
@@ -60,7 +64,7 @@ def packed(graph: Graph, weights: Mapping[str, Tensor], given: Sequence[TensorSp
 class _Packing:
     """Goes through a graph once: from a linear layer on all is packed that works word by word on what is packed."""
 
-    def __init__(self, graph: Graph, weights: Mapping[str, Tensor], given: Collection[str]) -> None:
+    def __init__(self, graph: Graph, weights: Mapping[str, "Tensor"], given: Collection[str]) -> None:
         self.linears = 0
         self._graph, self._weights = graph, weights
         self._types = graph.types()

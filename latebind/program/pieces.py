@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
-
-from torch import Tensor
+from typing import TYPE_CHECKING, TypeVar
 
 from latebind.domain.errors import LatebindError
+from latebind.domain.model import TensorSpec
+from latebind.program.arrays import Array, Arrays, over_arrays, run_lengths
 from latebind.program.backends import StageFunction, backend_named, run_rows, twin
 from latebind.repository.tensors import BytesRead, Pages
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Done = TypeVar("Done")
 
@@ -62,19 +65,40 @@ class EvictableStage:
             place.empty()
         self._stage = None
 
-    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, *inputs: "Tensor") -> tuple["Tensor", ...]:
         """Run the stage; raises `NotResident` if it is not in memory."""
-        return self._resident()(*inputs)
+        return self.resident()(*inputs)
 
-    def of_lengths(self, lengths: Sequence[int], *inputs: Tensor) -> tuple[Tensor, ...]:
+    def of_lengths(self, lengths: Sequence[int], *inputs: "Tensor") -> tuple["Tensor", ...]:
         """Run the stage on rows of these lengths (`run_rows`); raises `NotResident` if it is not in memory."""
-        return run_rows(self._resident(), lengths, inputs)
+        return run_rows(self.resident(), lengths, inputs)
 
-    def _resident(self) -> StageFunction:
+    def over_arrays(self, inputs: Sequence[TensorSpec]) -> "EvictableArrays":
+        """Return the stage over arrays, of which `inputs` says what it takes."""
+        return EvictableArrays(self, inputs)
+
+    def resident(self) -> StageFunction:
+        """Return what answers calls at the moment; raises `NotResident` if nothing does."""
         stage = self._stage
         if stage is None:
             raise NotResident("a stage was called that is not in memory: report this with an event log")
         return stage
+
+
+class EvictableArrays:
+    """An evictable stage over arrays; raises what that raises."""
+
+    def __init__(self, stage: EvictableStage, inputs: Sequence[TensorSpec]) -> None:
+        self._stage = stage
+        self._inputs = inputs
+
+    def __call__(self, *inputs: Array) -> Arrays:
+        """Run the stage."""
+        return over_arrays(self._stage.resident(), self._inputs)(*inputs)
+
+    def of_lengths(self, lengths: Sequence[int], *inputs: Array) -> Arrays:
+        """Run the stage on rows of these lengths."""
+        return run_lengths(over_arrays(self._stage.resident(), self._inputs), lengths, inputs)
 
 
 class Piece:

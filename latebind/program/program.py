@@ -1,19 +1,21 @@
 """A loaded model: its stages as callables, its tensors and its costs. For one thread: each worker has a twin."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Self
 
 from latebind.domain.costs import EMPTY_STAGE, Grid, ModelCosts
 from latebind.domain.model import ModelSpec
-from latebind.program.backends import StageFunction, pass_through, run_chain, twin
+from latebind.program.arrays import over_arrays, pass_through
+from latebind.program.backends import StageFunction, run_chain, twin
 from latebind.program.cut import entry_of
 from latebind.program.device import HOST
 from latebind.program.graph import Graph
-from latebind.program.measure import made_up_inputs, profile_stages
+from latebind.program.measure import made_up_inputs, made_up_tensors, profile_stages
 from latebind.program.metadata import profiled_batches
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,15 @@ class Program:
     stages: tuple[StageFunction, ...]
     graphs: tuple[Graph, ...]
     costs_fit: bool
-    device: torch.device = HOST
+    device: str = HOST
+
+    @property
+    def calls(self) -> tuple[Callable[..., tuple[Any, ...]], ...]:
+        """The stages as an engine calls them, on one thread: over arrays on the host, else over tensors."""
+        if self.device != HOST:
+            return self.stages
+        inputs = [graph.inputs for graph in self.graphs] or [()] * len(self.stages)
+        return tuple(over_arrays(stage, taken) for stage, taken in zip(self.stages, inputs, strict=True))
 
     @property
     def activations(self) -> tuple[tuple[int, ...], ...]:
@@ -68,19 +78,22 @@ class Program:
         spec, costs = replace(self.spec, stages=len(stages)), replace(self.costs, stages=grids)
         return replace(self, spec=spec, costs=costs, stages=stages, graphs=graphs)
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def run(self, *inputs: "Tensor") -> tuple["Tensor", ...]:
         """Return the outputs, each `(B, ...)`, for inputs `(B, ...)`."""
         return tuple(tensor.clone() for tensor in run_chain(self.stages, inputs))
 
-    def run_through(self, stage: int, *inputs: Tensor) -> Tensor:
+    def run_through(self, stage: int, *inputs: "Tensor") -> "Tensor":
         """Return the activation `(B, ...)` behind stage `stage`, counted from 0, for inputs of the model."""
         return run_chain(self.stages[: stage + 1], inputs)[0].clone()
 
 
 def profile_program(program: Program) -> Program:
     """Return the program with costs measured on this machine, on made-up rows."""
-    rows = made_up_inputs(program.spec.inputs, program.spec.max_batch, device=program.device)
-    spec = program.spec
+    spec, rows = program.spec, tuple[Any, ...]()
+    if program.device == HOST:
+        rows = made_up_inputs(spec.inputs, spec.max_batch)
+    else:
+        rows = made_up_tensors(spec.inputs, spec.max_batch, program.device)
     batches = profiled_batches(spec.max_batch)
-    grids = profile_stages(program.stages, rows, batches, specs=spec.inputs, dims=spec.dims)
+    grids = profile_stages(program.calls, rows, batches, specs=spec.inputs, dims=spec.dims)
     return replace(program, costs=replace(program.costs, stages=grids), costs_fit=True)

@@ -11,17 +11,8 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from latebind.domain.sizes import Size
 from latebind.program.cut import CHEAP_OPERATORS, size_only
-from latebind.program.graph import (
-    Argument,
-    Constant,
-    Graph,
-    Node,
-    TensorType,
-    Value,
-    Weight,
-    map_argument,
-    torch_constant,
-)
+from latebind.program.eager import torch_constant
+from latebind.program.graph import Argument, Constant, Graph, Node, TensorType, Value, Weight, map_argument
 from latebind.program.operators import called, is_pointwise
 
 BATCH_NORM = "aten._native_batch_norm_legit_no_training.default"

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from latebind.domain.costs import EMPTY_STAGE
 from latebind.domain.errors import RepositoryError
 from latebind.program.cut import ENTRY, cut_points, has_entry, split
-from latebind.program.graph import Graph, read_graph_file
+from latebind.program.graph import Graph, Known, read_graph_file
 from latebind.program.metadata import Profile, StoredModel, read_model, read_profile
+from latebind.program.operators import resolve
 from latebind.repository.directory import (
     GRAPH,
     MODEL,
@@ -22,9 +22,12 @@ from latebind.repository.directory import (
 )
 from latebind.repository.tensors import tensor_file
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def write_model(
-    path: Path, model: StoredModel, weights: Mapping[str, Tensor], profile: Profile, others: Mapping[str, bytes]
+    path: Path, model: StoredModel, weights: Mapping[str, "Tensor"], profile: Profile, others: Mapping[str, bytes]
 ) -> ModelDirectory:
     """Write all files of a model, in one rename; `others` are its graphs, and how its raw inputs are read."""
     files: dict[str, bytes | Writer] = {
@@ -46,18 +49,18 @@ def files_with_entry(directory: ModelDirectory) -> dict[str, bytes]:
     }
 
 
-def read_graph(directory: ModelDirectory, model: StoredModel) -> Graph:
+def read_graph(directory: ModelDirectory, model: StoredModel, *, known: Known = resolve) -> Graph:
     """Return the whole graph; raises `RepositoryError` unless it and `model.json` describe the same tensors."""
-    graph = read_graph_file(directory, GRAPH)
+    graph = read_graph_file(directory, GRAPH, known=known)
     inputs = tuple(replace(spec.unlimited(), padding=None) for spec in model.inputs)
     if (graph.inputs, graph.output_specs(), graph.dims) != (inputs, model.outputs, model.dims):
         raise RepositoryError(f"{directory.path}: {GRAPH} and {MODEL} name different tensors: build the model again")
     return graph
 
 
-def read_stages(directory: ModelDirectory, model: StoredModel) -> tuple[Graph, ...]:
+def read_stages(directory: ModelDirectory, model: StoredModel, *, known: Known = resolve) -> tuple[Graph, ...]:
     """Return the graph of each stage; raises `RepositoryError` for a cut at which the graph cannot be cut."""
-    graph = read_graph(directory, model)
+    graph = read_graph(directory, model, known=known)
     return split(graph, _points(directory, model, graph))
 
 

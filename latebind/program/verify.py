@@ -14,11 +14,12 @@ from torch import Tensor
 from latebind.domain.errors import ExportError, LatebindError
 from latebind.domain.model import TensorSpec, is_floating
 from latebind.program.backends import StageFunction, run_chain
+from latebind.program.device import HOST
 from latebind.program.eager import in_eager, in_float64
 from latebind.program.export import Exported
 from latebind.program.graph import Graph
 from latebind.program.lengths import Rows, at_size, own_sizes, resized
-from latebind.program.measure import made_up_inputs
+from latebind.program.measure import made_up_tensors
 from latebind.program.rows import check_rows
 from latebind.program.trials import USUAL, Trial, trials, within
 from latebind.program.whole_numbers import RAISED, filled, find_limits
@@ -317,7 +318,7 @@ def find_agreement(run: Run, exported: Exported, real: Sequence[Rows], tolerance
         why = f"the weight {broken!r} has some" if broken else "give rows as they will come, or mend the module"
         raise ExportError(f"every answer of the module is NaN or infinite on all rows that were tried: {why}")
     try:
-        run(*made_up_inputs(inputs, 1))
+        run(*made_up_tensors(inputs, 1, HOST))
     except FAILURES as error:
         raise ExportError(
             f"the module raises for a row of small numbers ({' '.join(str(error).split())[:200]}), by which a server "

@@ -1,8 +1,8 @@
-"""Whole numbers of a graph: what torch computes of them before a compiler does, and which ones an input may have.
+"""Whole numbers of a graph: what is computed of them before a compiler does, and which ones an input may have.
 
 OpenVINO has 64-bit numbers in 32 bits, adds, divides and compares others in floating point or with saturation, and
-reads and writes anywhere with an index that is out of range. So torch computes what follows from whole numbers alone,
-and raises where an index that it passes on is out of range, as the module does.
+reads and writes anywhere with an index that is out of range. So numpy (`numeric`) or torch computes what follows from
+whole numbers alone, and an index that is passed on out of range raises, as in the module.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 
 from latebind.domain.model import TensorSpec
-from latebind.domain.sizes import Size, size_of
+from latebind.domain.sizes import Size
+from latebind.program.arrays import array_of, over_arrays
 from latebind.program.cut import piece_of, size_only, size_read
-from latebind.program.eager import rebuild
+from latebind.program.eager import in_eager
 from latebind.program.graph import Argument, Graph, Node, Value, Weight
+from latebind.program.numeric import Ahead, Within, computed, lacking
 
 RAISED = (RuntimeError, TypeError, ValueError, IndexError)
 CAST, LOOKUP = "aten._to_copy.default", "aten.embedding.default"
@@ -31,10 +33,6 @@ DIVISIONS = ("remainder", "fmod", "floor_divide", "div")
 ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1, "sort": 1, "kthvalue": 2}
 MOVED = frozenset({"view", "unsqueeze", "squeeze", "expand", "permute", "slice", "select", "clone", "_to_copy"})
 
-Ahead = Callable[..., tuple[Tensor, ...]]
-Within = range | tuple[Size, Size]
-"""Whole numbers from one to below another; the ends may follow from sizes of the inputs."""
-
 
 def whole_range(dtype: str) -> range | None:
     """Return all numbers of a dtype, as "int64"; None if it is not one of whole numbers. Those of bool are 0 and 1."""
@@ -49,7 +47,7 @@ def whole_range(dtype: str) -> range | None:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A graph in two: torch computes `first` (None: nothing), a compiler `rest`, which takes what that returns.
+    """A graph in two: `first` (None: nothing), and `rest` for a compiler, which takes what that returns.
 
     `indices` are the inputs of `rest` that it uses as indices, with those that find something. `unsure` says where
     `rest` computes with whole numbers in a way that no compiler is sure to get right, "" if nowhere.
@@ -60,32 +58,39 @@ class Split:
     indices: dict[str, Within]
     unsure: str
 
+    @property
+    def checked(self) -> tuple[tuple[int, Within], ...]:
+        """The places of the inputs of `rest` that it uses as indices, with what finds something."""
+        return tuple(
+            (at, self.indices[one.name]) for at, one in enumerate(self.rest.inputs) if one.name in self.indices
+        )
+
+    @property
+    def axes(self) -> dict[str, tuple[int, int]]:
+        """Where the sizes of named dimensions are among the inputs of the whole graph."""
+        return (self.rest if self.first is None else self.first).axes
+
     def ahead(self, weights: Mapping[str, Tensor]) -> Ahead | None:
         """Return what gives the inputs of `rest` for those of the whole graph; None if they are the same, unchecked.
 
         It raises `IndexError` for an index that is out of range.
         """
-        run = None if self.first is None else rebuild(self.first, weights).forward
-        checked = [(place, spec.name) for place, spec in enumerate(self.rest.inputs) if spec.name in self.indices]
-        if run is None and not checked:
-            return None
-        axes = (self.rest if self.first is None else self.first).axes
+        return ahead_of(self.first, self.checked, self.axes, weights)
 
-        def ahead(*inputs: Tensor) -> tuple[Tensor, ...]:
-            with torch.inference_mode():
-                found: tuple[Tensor, ...] = inputs if run is None else run(*inputs)
-                for place, name in checked:
-                    if found[place].numel():
-                        least, most = (int(end) for end in found[place].aminmax())
-                        allowed = self.indices[name]
-                        if not isinstance(allowed, range):
-                            sizes = {size: inputs[at].shape[axis] for size, (at, axis) in axes.items()}
-                            allowed = range(*[size_of(end, sizes) for end in allowed])
-                        if least not in allowed or most not in allowed:
-                            raise IndexError(f"an index from {least} to {most} is out of {allowed}")
-            return found
 
-        return ahead
+def ahead_of(
+    first: Graph | None,
+    checked: Sequence[tuple[int, Within]],
+    axes: Mapping[str, tuple[int, int]],
+    weights: Mapping[str, Tensor],
+) -> Ahead | None:
+    """Return what computes `first` and checks indices (`Ahead`), None for nothing; torch computes what numpy cannot."""
+    if first is None:
+        return Ahead(None, checked, axes) if checked else None
+    own = {name: weights[name].clone() for name in first.weights()}  # their pages may be given back
+    if lacking(first):
+        return Ahead(over_arrays(in_eager(first, own), first.inputs), checked, axes)
+    return Ahead(computed(first, {name: array_of(tensor) for name, tensor in own.items()}), checked, axes)
 
 
 def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
@@ -102,7 +107,7 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
         elif node.op == CAST and kind.dtype == "float32" and types[values[0]].dtype in EXACT:
             continue
         elif node.op == LOOKUP and isinstance(node.args[0], Weight):
-            continue  # looked up by torch, rows come in new memory, which OpenVINO has to be bound to each time
+            continue  # looked up before, rows come in new memory, which OpenVINO has to be bound to each time
         ahead.append(node)
     first, rest = _parts(graph, [node.name for node in ahead], cheap)
     indices, unsure = _indices(rest, weights, set(graph.axes))
@@ -286,7 +291,7 @@ def _raises_ahead(graph: Graph, weights: Mapping[str, Tensor]) -> Raises:
         if ahead is None:
             return False
         try:
-            ahead(*filled(graph.inputs, numbers))
+            ahead(*map(array_of, filled(graph.inputs, numbers)))
         except RAISED:
             return True
         return False

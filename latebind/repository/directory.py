@@ -112,6 +112,7 @@ WEIGHTS = "weights.safetensors"
 PROFILE = "profile.json"
 SEQUENCE = "sequence.json"  # only in sequence models, which also have other graphs
 CACHES = "caches"
+STAGES = "stages"  # of a model whose stages OpenVINO reads by itself
 READY = ".ready"  # what is to take the place of other files; `READY` and more is what is still being written
 MOST_JSON_BYTES = 1 << 24  # of a file that is read whole before anything in it is checked
 MOST_CHANGES = 5  # that may happen while a directory is opened

@@ -1,5 +1,7 @@
 """Tensors in a model directory: safetensors files, which hold only numbers, read whole or mapped page by page.
 
+Torch is imported where tensors are asked for. An array of bfloat16, which numpy does not have, is one of its bits.
+
 A mapped file takes no memory; only pages that are present do (Linux only). Users hold pages: the first holder has them
 read, and when the last one releases them they are freed at once. A page that is read while nobody holds it is loaded by
 the kernel and freed with the next release.
@@ -16,18 +18,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load
-from torch import Tensor
 
 from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.model import ITEM_BYTES
 from latebind.repository.directory import ModelDirectory, Writer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PAGE = mmap.PAGESIZE
 MADV_DONTNEED = 4
@@ -162,30 +164,57 @@ MOST_HEADER = 8 << 20  # bytes of the description
 ALIGNMENT = 64
 ROUNDED = 16  # bytes; the allocator's blocks begin at multiples of this
 DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "I32": torch.int32,
-    "I64": torch.int64,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "I16": "int16",
+    "I32": "int32",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+BITS = {"bfloat16": "uint16"}  # what numpy has in the place of a dtype
+
+Array = NDArray[Any]
 
 
-def read_tensors(directory: ModelDirectory, name: str) -> dict[str, Tensor]:
+def read_arrays(directory: ModelDirectory, name: str) -> dict[str, Array]:
+    """Return all tensors of a listed safetensors file as arrays; raises `RepositoryError` if it is not one."""
+    return {name: array for name, (array, _) in _read(directory, name).items()}
+
+
+def read_tensors(directory: ModelDirectory, name: str) -> dict[str, "Tensor"]:
     """Return all tensors of a listed safetensors file; raises `RepositoryError` if it is not one."""
+    return {name: _tensor(array, dtype) for name, (array, dtype) in _read(directory, name).items()}
+
+
+def _read(directory: ModelDirectory, name: str) -> dict[str, tuple[Array, str]]:
+    """Return the arrays of a listed file, each in memory of its own, and their dtypes."""
     try:
         data = directory.read(name)
-        _described(data)
-        return load(data)
-    except (SafetensorError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, ValueError) as error:
+        start, described = _described(data)
+        return {one: (_view(data, start, found).copy(), DTYPES[found.dtype]) for one, found in described.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, ValueError) as error:
         raise RepositoryError(
             f"{directory.path / name} is no safetensors file ({error!s:.200}): build it again"
         ) from error
+
+
+def _view(data: bytes | mmap.mmap, start: int, found: "_Described") -> Array:
+    dtype = np.dtype(BITS.get(DTYPES[found.dtype], DTYPES[found.dtype]))
+    first, count = start + found.data_offsets[0], prod(found.shape)
+    flat = np.frombuffer(data, dtype, count, first) if count else np.empty(0, dtype)
+    return flat.reshape(found.shape)
+
+
+def _tensor(array: Array, dtype: str) -> "Tensor":
+    import torch  # noqa: PLC0415
+
+    found = torch.from_numpy(array)
+    return found.view(torch.bfloat16) if dtype == "bfloat16" else found
 
 
 def check_weights(directory: ModelDirectory, name: str, graph_weights: Iterable[str], there: Collection[str]) -> None:
@@ -197,12 +226,12 @@ def check_weights(directory: ModelDirectory, name: str, graph_weights: Iterable[
         )
 
 
-def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the tensors as the bytes of a safetensors file, laid out as by `tensor_file`."""
+def tensor_bytes(tensors: Mapping[str, "Tensor | Array"]) -> bytes:
+    """Return tensors or arrays as the bytes of a safetensors file, laid out as by `tensor_file`."""
     return b"".join(_laid_out(tensors))
 
 
-def tensor_file(tensors: Mapping[str, Tensor]) -> Writer:
+def tensor_file(tensors: Mapping[str, "Tensor | Array"]) -> Writer:
     """Return a writer of the tensors as a safetensors file, without another copy in memory.
 
     Tensors begin at multiples of `ALIGNMENT`, if possible. The format allows no gaps, so tensors of odd sizes come
@@ -217,19 +246,29 @@ def tensor_file(tensors: Mapping[str, Tensor]) -> Writer:
     return write
 
 
-def _laid_out(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def _laid_out(tensors: Mapping[str, "Tensor | Array"]) -> Iterator[bytes | memoryview]:
     """Yield the parts of the file in order."""
     order = sorted(tensors, key=lambda name: (tensors[name].nbytes % ALIGNMENT > 0, name))
     described, end = {}, 0
     for name in order:
         first, end = end, end + tensors[name].nbytes
-        described[name] = _Described(NAMES[tensors[name].dtype], tuple(tensors[name].shape), (first, end))
+        described[name] = _Described(
+            NAMES[str(tensors[name].dtype).removeprefix("torch.")], tuple(tensors[name].shape), (first, end)
+        )
     header = msgspec.json.encode(described)
     header += b" " * (-(HEADER + len(header)) % ALIGNMENT)
     yield len(header).to_bytes(HEADER, "little")
     yield header
     for name in order:
-        yield tensors[name].detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+        yield _bytes_of(tensors[name])
+
+
+def _bytes_of(tensor: "Tensor | Array") -> memoryview:
+    if isinstance(tensor, np.ndarray):
+        return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data
+    import torch  # noqa: PLC0415
+
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,30 +292,31 @@ class Pages:
         self.file.release(self.runs)
 
 
-class MappedTensors(Mapping[str, Tensor]):
+class MappedTensors(Mapping[str, "Tensor"]):
     """The tensors of a listed safetensors file as views of the mapped file: numbers are read when they are used.
 
-    Small tensors that begin where arithmetic would be slower or rounded differently are copies that stay in memory.
-    Raises what `MappedFile` raises, and `RepositoryError` for a file that is not a safetensors file.
+    `arrays` are the same as arrays. Small tensors that begin where arithmetic would be slower or rounded differently
+    are copies that stay in memory. Raises what `MappedFile` raises, and `RepositoryError` for a file that is not a
+    safetensors file.
     """
 
     def __init__(self, directory: ModelDirectory, name: str, *, cached: bool = True) -> None:
         try:
             self._file = MappedFile(directory, name, cached=cached)
-            self._spans, self._tensors = _views(self._file.memory)
+            self._spans, self.arrays, self._dtypes = _views(self._file.memory)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, ValueError, RuntimeError) as error:
             path = directory.path / name
             raise RepositoryError(f"{path} is no safetensors file ({error!s:.200}): build the model again") from error
         self._file.release(())  # frees the pages of the description
 
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name]
+    def __getitem__(self, name: str) -> "Tensor":
+        return _tensor(self.arrays[name], self._dtypes[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self.arrays)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self.arrays)
 
     def pages(self, names: Iterable[str]) -> Pages:
         """Return the pages of these tensors; raises `RepositoryError` for one that does not exist."""
@@ -294,19 +334,15 @@ class _Described(msgspec.Struct, frozen=True):
     data_offsets: tuple[int, int]
 
 
-def _views(memory: mmap.mmap) -> tuple[dict[str, tuple[int, int]], dict[str, Tensor]]:
-    """Return the position of each tensor in the file, in bytes, and the tensor itself."""
+def _views(memory: mmap.mmap) -> tuple[dict[str, tuple[int, int]], dict[str, Array], dict[str, str]]:
+    """Return the position of each tensor in the file, in bytes, the tensor itself, and its dtype."""
     start, described = _described(memory)
-    spans, tensors = {}, {}
+    spans, arrays, dtypes = {}, {}, {}
     for name, found in described.items():
         first, end = (start + offset for offset in found.data_offsets)
-        dtype, count = DTYPES[found.dtype], prod(found.shape)
-        flat = (
-            torch.frombuffer(memory, dtype=dtype, count=count, offset=first) if count else torch.empty(0, dtype=dtype)
-        )
-        apart = first % ROUNDED and end - first < PAGE
-        spans[name], tensors[name] = (first, end), (flat.clone() if apart else flat).view(found.shape)
-    return spans, tensors
+        view, apart = _view(memory, start, found), first % ROUNDED and end - first < PAGE
+        spans[name], arrays[name], dtypes[name] = (first, end), view.copy() if apart else view, DTYPES[found.dtype]
+    return spans, arrays, dtypes
 
 
 def _described(memory: bytes | mmap.mmap) -> tuple[int, dict[str, _Described]]:
@@ -324,7 +360,7 @@ def _described(memory: bytes | mmap.mmap) -> tuple[int, dict[str, _Described]]:
     place = 0
     for name, found in sorted(described.items(), key=lambda one: one[1].data_offsets):
         first, end = found.data_offsets
-        size = prod(found.shape) * DTYPES[found.dtype].itemsize
+        size = prod(found.shape) * ITEM_BYTES[DTYPES[found.dtype]]
         if first != place or end - first != size:
             raise ValueError(f"{name!r:.100} lies where it cannot")
         place = end

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 
 from latebind.adaptation.controller import BUILT, FULL_DEPTH, Version, VersionLevel
 from latebind.adaptation.versions import ABOUT, FORMAT, KEPT, Leadership, Versions, versions_folder
 from latebind.domain.errors import NotFound, RepositoryError
-from latebind.learned.head import Head, Selector
+from latebind.learned.head import Head
 from latebind.learned.metadata import LIST
+from latebind.learned.networks import Selector
 from latebind.repository.directory import ModelDirectory, json_bytes
 
 
@@ -52,7 +54,7 @@ def test_what_is_published_comes_back(model: ModelDirectory) -> None:
     ((lookup, (found, threshold)),) = again.lookups(name).items()
     assert (lookup, threshold) == ("0-plain", 2.5)
     for one, other in zip(found.tensors().values(), head().tensors().values(), strict=True):
-        assert torch.equal(one, other)
+        np.testing.assert_array_equal(one, other)
 
 
 LEVELS = (VersionLevel(0.99, 0.992, {"0-plain": 4.0}, (0.0,)), VersionLevel(0.97, 0.975, {"0-plain": 2.5}, (0.1,)))

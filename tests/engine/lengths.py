@@ -69,7 +69,7 @@ class Answer(nn.Module):
         return words.repeat_interleave(2, 1), (words * mask).sum(1) / mask.sum(1)
 
 
-def texts(spec: ModelSpec, device: torch.device = HOST) -> LoadedModel:
+def texts(spec: ModelSpec, device: str = HOST) -> LoadedModel:
     """Return the network as a worker has it."""
     torch.manual_seed(0)
     modules = Embed(), Attend(), Answer()

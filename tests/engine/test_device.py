@@ -16,8 +16,9 @@ from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.crew import load_model
+from latebind.engine.device import DeviceStaging, DeviceStream
 from latebind.engine.slots import ModelSlots, SlotMemory
-from latebind.engine.staging import DeviceStaging, DeviceStream, HostStaging
+from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker
 from latebind.program.backends import backend_named, compile_graph
 from latebind.program.device import find_device
@@ -66,7 +67,7 @@ def test_a_sequence_model_is_refused_on_cuda(models: Path) -> None:
 def test_what_a_graph_makes_as_it_runs_is_made_on_its_device() -> None:
     exported = export(Counting().eval(), (torch.zeros(2, 8),))
     elsewhere = torch.device("meta")
-    stage = compile_graph(exported.graph, exported.weights, backend="eager", threads=1, device=elsewhere)
+    stage = compile_graph(exported.graph, exported.weights, backend="eager", threads=1, device="meta")
     (found,) = stage(torch.zeros(3, 8, device=elsewhere))
     assert (found.device, tuple(found.shape)) == (elsewhere, (3, 8))
 

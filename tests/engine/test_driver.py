@@ -23,6 +23,7 @@ from latebind.domain.events import Arrived, Cancelled, Event, StageDone
 from latebind.domain.model import ModelSpec, StageKind, StepSpec, TensorSpec
 from latebind.domain.query import Node, Query, lay_out
 from latebind.domain.sizes import Dim
+from latebind.engine.device import DeviceStaging
 from latebind.engine.driver import (
     COMPILE_SECONDS,
     LATE_SECONDS,
@@ -35,7 +36,7 @@ from latebind.engine.mapping import Steps
 from latebind.engine.process import EventLogFile
 from latebind.engine.shared import NO_STEP, PLACE, WORKERS, WROTE, Owners, Place, Running, ToldReader
 from latebind.engine.slots import SlotMemory
-from latebind.engine.staging import DeviceStaging, HostStaging
+from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker
 from tests.engine.rows import memory_of
 from tests.models import SCORES, VECTOR, served
@@ -276,7 +277,7 @@ def test_the_inputs_of_requests_and_steps_are_on_their_device_as_they_run(on_dev
     inputs = memory.by_name["traffic"].inputs[0]
     inputs[:, 0] = 1.0, -1.0, 2.0, -2.0
     models = ["gate", "cars"]
-    staging = DeviceStaging(models, memory, torch.device("cpu")) if on_device else Deaf(models, memory)
+    staging = DeviceStaging(models, memory, "cpu") if on_device else Deaf(models, memory)
     values = Counter[float]()
 
     def look(run: Run) -> None:

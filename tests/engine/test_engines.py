@@ -12,7 +12,7 @@ from latebind.compiled import is_compiled
 from latebind.domain.errors import ConfigError, InvalidRequest, NotFound, RepositoryError, Unavailable
 from latebind.engine.engines import EngineStartFailed
 from latebind.engine.order import InUse, backend_imports
-from latebind.repository.directory import MODEL, ModelDirectory, json_bytes
+from latebind.repository.directory import MODEL, STAGES, ModelDirectory, json_bytes
 from tests.engine.pretended import BACK_OFF, Shop, open_shop
 from tests.versions import QUERY, add_version, spoil
 
@@ -338,9 +338,12 @@ def test_what_backends_import_is_told_before_an_engine_is_forked(tmp_path: Path)
     pytest.importorskip("openvino")
     places = []
     for name, backend in (("one", "openvino"), ("other", "eager")):
-        ModelDirectory.create(tmp_path / name / "1", {MODEL: json_bytes({"name": name, "backend": backend})})
+        described = {MODEL: json_bytes({"name": name, "backend": backend}), f"{STAGES}/0.json": b"{}"}
+        ModelDirectory.create(tmp_path / name / "1", described)
         places.append(tmp_path / name / "1")
-    assert backend_imports(places, None) == ["openvino"]
-    assert backend_imports(places[1:], None) == []
-    assert backend_imports(places, "eager") == []
+    ModelDirectory.create(tmp_path / "old" / "1", {MODEL: described[MODEL].replace(b"eager", b"openvino")})
+    assert backend_imports(places, None) == ["openvino", "torch"]
+    assert backend_imports(places[:1], None) == ["openvino"]
+    assert backend_imports(places[1:], None) == backend_imports(places, "eager") == ["torch"]
+    assert backend_imports([tmp_path / "old" / "1"], None) == ["openvino", "torch"]  # torch converts it
     assert backend_imports([tmp_path / "not there"], None) == []  # the engine says so

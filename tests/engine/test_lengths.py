@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from latebind.domain.actions import Run
 from latebind.domain.model import TensorSpec
 from latebind.engine.crew import LoadedModel
+from latebind.engine.device import DeviceStaging
 from latebind.engine.slots import Extents, SlotMemory
-from latebind.engine.staging import DeviceStaging, HostStaging, Staging
+from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import Worker
 from latebind.program.backends import run_chain
 from latebind.program.device import find_device

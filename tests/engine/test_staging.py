@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from latebind.domain.actions import Run
 from latebind.domain.model import ModelSpec, TensorSpec
+from latebind.engine.device import DeviceStaging
 from latebind.engine.slots import ModelSlots, SlotMemory
-from latebind.engine.staging import DeviceStaging, HostStaging, Staging
+from latebind.engine.staging import HostStaging, Staging
+from latebind.program.arrays import filled
 from latebind.program.device import find_device
 from tests.engine.rows import memory_of
 
@@ -77,7 +80,7 @@ class Requests:
             rows[:] = np.nan
         with stream.running():
             x, n = stream.inputs(Run(worker, SPEC.name, 0, tuple(requests), tuple(slots)))
-            results = (x.sum(dim=(1, 2)) + n, x * n[:, None, None])
+            results: Any = (x.sum((1, 2)) + n, x * n[:, None, None])
             stream.answer(SPEC.name, slots, results, range(len(slots)))
         x_rows, n_rows = self._slots.inputs
         for slot, sums, scaled in zip(range(SLOTS), *self._slots.outputs, strict=True):
@@ -120,6 +123,7 @@ def test_a_result_goes_to_the_slot_that_it_belongs_to_and_others_stay_as_they_ar
         staging.copy_in(SPEC.name, (4, 1, 2))
         with stream.running():
             x, _ = stream.inputs(Run(0, SPEC.name, 0, (7, 8, 9), (4, 1, 2)))
-            sums = torch.tensor([10.0, 20.0, 30.0], device=x.device)
-            stream.answer(SPEC.name, (2, 4), (sums, torch.ones_like(x)), (2, 0))
+            sums: Any = filled(x, (3,))
+            sums[1:2], sums[2:], sums[:1] = 20.0, 30.0, 10.0
+            stream.answer(SPEC.name, (2, 4), (sums, filled(x, x.shape, 1.0)), (2, 0))
         assert slots.outputs[0].tolist() == [-1.0, -1.0, 30.0, -1.0, 10.0, -1.0]

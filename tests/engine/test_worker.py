@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
@@ -34,6 +33,7 @@ from latebind.engine.worker import (
     Worker,
     left_of,
 )
+from latebind.learned.head import Floats
 from latebind.learned.lookup import Lookup
 from latebind.program.pieces import NotResident
 from latebind.program.program import Program
@@ -113,11 +113,11 @@ class Fails:
 
     there = True
 
-    def __call__(self, activation: Tensor, *about: object) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def __call__(self, activation: Floats, *about: object) -> tuple[Floats, NDArray[np.bool_]]:
         """Look at `(B, 1)`."""
         if len(activation) > 1:
             raise ValueError("a row is poisoned")
-        return activation.numpy(), np.zeros(1, np.bool_)
+        return activation, np.zeros(1, np.bool_)
 
 
 def test_requests_whose_lookup_raised_run_its_stage_again_from_the_same_inputs() -> None:

@@ -17,7 +17,7 @@ from latebind.learned.activations import apply_heads, features_of, observe
 from latebind.learned.build import Builder, build_caches, recalibrate, without_idle_selectors
 from latebind.learned.compose import Seen
 from latebind.learned.explore import TrainedLookup
-from latebind.learned.head import Head, Selector
+from latebind.learned.head import Head
 from latebind.learned.latency import AsideLatency
 from latebind.learned.lookup import load_functions, load_lookups
 from latebind.learned.metadata import (
@@ -31,6 +31,7 @@ from latebind.learned.metadata import (
     with_caches,
     write_accuracy,
 )
+from latebind.learned.networks import Selector
 from latebind.learned.promise import Promise
 from latebind.learned.samples import Samples, whole
 from latebind.learned.stored import HELD_OUT, LESSONS, read_lookup

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from latebind.learned.head import Selector
-from latebind.learned.networks import LIGHT, PLAIN, make_predictor
+from latebind.learned.networks import LIGHT, PLAIN, Selector, make_predictor
 from latebind.learned.train import Lesson, PredictorTraining, distillation_loss, predict, train_selector
 
 

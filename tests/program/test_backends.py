@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from examples.cifar10.model import resnet20
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.sizes import Dim
+from latebind.program.arrays import OverArrays
 from latebind.program.backends import (
     BACKENDS,
     CompileOptions,
@@ -262,8 +263,10 @@ def test_openvino_knows_the_sizes_of_views_that_do_not_vary() -> None:
     usable("openvino")
     exported = export(Views(), {"x": torch.randn(3, 5, 16)}, dims=[Dim("L", 1, 9)], sizes={"x": ["L", 16]})
     stage = compile_graph(*exported, backend="openvino", threads=1)
-    assert isinstance(stage, OpenVinoStage)
-    shapes = [str(output.get_partial_shape()) for output in stage.dynamic._compiled.outputs]
+    assert isinstance(stage, OverArrays)
+    assert isinstance(stage.arrays, OpenVinoStage)
+    assert stage.arrays.dynamic is not None
+    shapes = [str(output.get_partial_shape()) for output in stage.arrays.dynamic._compiled.outputs]
     assert shapes == ["[?,?,2,8]", "[?,?,16]", "[?,?,8]", "[?,2,8,?]", "[?,1,?,16]"]
     for rows, length in [(1, 1), (3, 5), (2, 9), (1, 4)]:
         x = torch.randn(rows, length, 16)

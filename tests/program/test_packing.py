@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from latebind.domain.sizes import Dim
 from latebind.program import build as building
+from latebind.program.arrays import tensors_over
 from latebind.program.backends import exact_backends
 from latebind.program.build import build_program
 from latebind.program.cut import cut_points, find_carries, split, with_carries
@@ -117,7 +118,9 @@ def test_linear_layers_take_all_words_and_no_padding(module: nn.Module, layers: 
     wide = [node.name for node in made.nodes if node.op == "aten.linear.default" and node.name.endswith(".below")]
     inside = Graph(made.inputs, made.nodes, tuple((name, name) for name in wide), made.dims)
     assert len(wide) == layers
-    assert {len(part) for part in in_eager(inside, weights)(*filled(rows), *places(LENGTHS))} == {sum(LENGTHS)}
+    assert {len(part) for part in in_eager(inside, weights)(*filled(rows), *tensors_over(places(LENGTHS)))} == {
+        sum(LENGTHS)
+    }
 
 
 @pytest.mark.parametrize("module", [Attending(), Gated(), Reader()])
@@ -125,11 +128,11 @@ def test_a_packed_graph_answers_each_row_as_alone(module: nn.Module) -> None:
     graph, weights = exported(module)
     run, alone = in_eager(below(graph, weights), weights), in_eager(graph, weights)
     rows = rows_of(LENGTHS)
-    found = run(*filled(rows), *places(LENGTHS))
+    found = run(*filled(rows), *tensors_over(places(LENGTHS)))
     for place, row in enumerate(rows):
         assert relative_error([part[[place]] for part in found], alone(*row)) < 1e-5
     whole = tuple(torch.cat(parts) for parts in zip(*rows_of([4, 4, 4]), strict=True))
-    assert relative_error(run(*whole, *places_of_full(3, 4)), alone(*whole)) < 1e-5
+    assert relative_error(run(*whole, *tensors_over(places_of_full(3, 4))), alone(*whole)) < 1e-5
 
 
 def test_what_is_filled_up_behind_a_row_is_never_of_another_row() -> None:
@@ -142,7 +145,7 @@ def test_what_is_filled_up_behind_a_row_is_never_of_another_row() -> None:
     for row in rows:
         row[:, :, 16:] = 1  # every word counts
     rows[1][:, :, :16] = float("nan")
-    found = run(filled_up(rows, (max(LENGTHS), spec.shape[-1])), *places(LENGTHS))
+    found = run(filled_up(rows, (max(LENGTHS), spec.shape[-1])), *tensors_over(places(LENGTHS)))
     for place in (0, 2, 3):
         assert relative_error([part[[place]] for part in found], alone(rows[place])) < 1e-5
 

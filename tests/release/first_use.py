@@ -37,7 +37,7 @@ def main(words: list[str]) -> int:
     """Go through first use; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path, help="the wheel")
-    parser.add_argument("--extras", default="openvino", help="extras to install with it, with commas between")
+    parser.add_argument("--extras", default="openvino,torch", help="extras to install with it, with commas between")
     parser.add_argument("--python", default=sys.executable, help="the Python to make the environment with")
     given = parser.parse_args(words)
     hardware = this_hardware(1)
@@ -59,15 +59,15 @@ def _first_use(wheel: Path, extras: str, python: str, folder: Path) -> int:
     inside = environment / "bin" / "python"
     pip = [str(inside), "-m", "pip", "install", "--quiet", "--constraint", str(CHECKOUT / "constraints.txt")]
     step("make an environment and install (not counted)", lambda: (
-        subprocess.run([python, "-m", "venv", environment], check=True, env=_plain()),
-        subprocess.run([*pip, f"latebind[{extras}] @ {wheel.as_uri()}"], check=True, cwd=folder, env=_plain()),
+        subprocess.run([python, "-m", "venv", environment], check=True, env=plain()),
+        subprocess.run([*pip, f"latebind[{extras}] @ {wheel.as_uri()}"], check=True, cwd=folder, env=plain()),
     ))  # fmt: skip
     installed = sum(file.stat().st_size for file in environment.rglob("*") if file.is_file() and not file.is_symlink())
     print(f"{installed / 1e6:7.0f} MB installed")
     took.clear()
     (folder / "direct.py").write_text(_direct(), encoding="utf-8")
     step("latebind --help", lambda: subprocess.run(
-        [environment / "bin" / "latebind", "--help"], check=True, stdout=subprocess.DEVNULL, cwd=folder, env=_plain()
+        [environment / "bin" / "latebind", "--help"], check=True, stdout=subprocess.DEVNULL, cwd=folder, env=plain()
     ))  # fmt: skip
     for often in ("first", "second"):
         with _running([str(inside), "direct.py"], folder) as said:
@@ -78,7 +78,7 @@ def _first_use(wheel: Path, extras: str, python: str, folder: Path) -> int:
     return int(total > MOST_SECONDS)
 
 
-def _plain() -> dict[str, str]:
+def plain() -> dict[str, str]:
     """Return the environment without what would let the new one see this checkout."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
 
@@ -94,7 +94,7 @@ def _direct() -> str:
 @contextmanager
 def _running(command: list[str], folder: Path) -> Iterator[IO[str]]:
     """Run a server and yield what it says; at the end it is asked to stop, and must do so with status 0."""
-    with subprocess.Popen(command, cwd=folder, env=_plain(), stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(command, cwd=folder, env=plain(), stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         too_late = Timer(STARTED, server.kill)
         too_late.start()

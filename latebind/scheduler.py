@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 from math import inf, nextafter
 
 from latebind.batching.decisions import GoOn, Launch, Shed, Wait
+from latebind.batching.depth import NO_LEVEL
 from latebind.batching.picture import draw
 from latebind.batching.policy import make_policy
 from latebind.batching.requests import Lane, Models, Request
@@ -559,6 +560,8 @@ class Scheduler:
         del self._live[request.id]
         self._ended += 1
         self._leaving -= request.left
+        if outcome is Outcome.EXPIRED and request.level != NO_LEVEL:
+            self._lanes[request.model].drop(request.level)
         started = request.started if request.started < now else now
         waited, ran = started - request.arrived, now - started
         actions.append(Reply(request.id, request.model, outcome, stage, waited, ran, request.slack))

@@ -37,7 +37,7 @@ from latebind.learned.activations import Observed, apply_heads, features_of, obs
 from latebind.learned.compose import Costs, over_lengths, send
 from latebind.learned.head import Head
 from latebind.learned.lookup import Promises, load_functions
-from latebind.learned.metadata import levels_down_to, read_caches
+from latebind.learned.metadata import levels_down_to, overload, read_caches
 from latebind.learned.promise import Promise, upper_bound
 from latebind.learned.samples import Samples
 from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_rows
@@ -133,6 +133,7 @@ class Adapter:
         levels = levels_down_to(caches, floor)
         self._levels = levels[1:]  # below the whole network, which promises the most
         self._most = levels[0].target if levels else 1.0
+        self._overload = overload(levels) is not None  # whether some may be dropped at the last level
         self._last = deque[bool](maxlen=TOLD)  # with levels, whether answers compared were the same
         self._promised = [round(level.target, FIDELITY_DIGITS) for level in self._levels]
         # With levels, the version wanted: its name, its heads, and its thresholds by level below the whole network.
@@ -381,9 +382,14 @@ class Adapter:
                 same, used = one.answer == base, name_of(one.version)
                 if isinstance(self.controller, Levels):
                     self._last.append(same)
-                    of_levels = [bool(right[place]) for right in would]
+                    of_levels: list[bool | None] = [bool(right[place]) for right in would]
                     if one.promised in self._promised:  # what it was answered says more than what it would be
-                        of_levels[self._promised.index(one.promised)] = same
+                        level = self._promised.index(one.promised)
+                        if self._overload and level + 1 == len(of_levels):
+                            # Beside it others may have been dropped, which were hard: of those that are left, surer
+                            # levels would answer more wrongly than of all.
+                            of_levels = [None] * len(of_levels)
+                        of_levels[level] = same
                     decisions += self.controller.compared_each(of_levels, at=at, strange=strange[place], used=used)
                 else:
                     decisions += self.controller.compared(same, at=at, strange=strange[place], used=used)

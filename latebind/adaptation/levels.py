@@ -133,20 +133,23 @@ class Levels(Controller):
         """Take in the class of one answer."""
         return self._with_levels(super().answered(answer), "it suits the classes that come")
 
-    def compared_each(self, same: Sequence[bool], *, at: int, strange: bool = False, used: str = "") -> list[Decision]:
+    def compared_each(
+        self, same: Sequence[bool | None], *, at: int, strange: bool = False, used: str = ""
+    ) -> list[Decision]:
         """Take in whether each level would have given answer `at` as the base model did; for the others see `compared`.
 
-        What a client was answered counts for the level that it was promised.
+        What a client was answered counts for the level that it was promised. None: it tells nothing of a level.
         """
         if at <= self._alarmed:
             return []
-        target = self._levels[self._target]
-        target.last.append(same[self._target])
-        before = self.watch.alarms
-        decisions = self.compared(same[self._target], at=at, strange=strange, used=used)
-        target.alarms += self.watch.alarms - before
+        target, decisions = self._levels[self._target], list[Decision]()
+        if (of_target := same[self._target]) is not None:
+            target.last.append(of_target)
+            before = self.watch.alarms
+            decisions = self.compared(of_target, at=at, strange=strange, used=used)
+            target.alarms += self.watch.alarms - before
         for place, (level, right) in enumerate(zip(self._levels, same, strict=True)):
-            if place == self._target or at <= self._alarmed or self.wanted == FULL_DEPTH:
+            if place == self._target or right is None or at <= self._alarmed or self.wanted == FULL_DEPTH:
                 continue
             if level.hear(right, at=at, gap=self._gap, shows=self._shows) and place < self._target:
                 level.held = True  # as soon as a version has it that is shown

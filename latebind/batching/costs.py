@@ -206,6 +206,11 @@ class Estimate:
         """The share of requests that runs each stage, with a 0 behind the last."""
         return self._at.alive
 
+    @property
+    def first_exit(self) -> int:
+        """The first stage behind which some leave, or the last."""
+        return self._at.ends[0]
+
     def known(self) -> dict[Any, Any]:
         """Return the figures that are derived already; none if something has moved since."""
         changes = self.pace.changes + self.decoding.changes + self._moves
@@ -378,15 +383,15 @@ class Estimate:
         return found
 
     @derived
-    def work(self, most: int, inputs: int = 1, within: float = inf) -> float:
+    def work(self, most: int, inputs: int = 1, within: float = inf, stages: int = 0) -> float:
         """Return the average seconds that a request takes of a worker, where few requests reach the later stages.
 
         Each stage runs in its best batch size up to `most`, because requests that rest at a stage are joined by others.
-        Larger batches than those that end `within` some seconds do not count.
+        Larger batches than those that end `within` some seconds do not count. Of so many `stages`; 0: of all.
         """
-        stages = range(self._spec.stages)
+        counted = range(stages or self._spec.stages)
         batches = [size for size in sizes(most) if size == 1 or self.whole(size, inputs) <= within]
-        return sum([self.alive[i] * min([self.unit(size, i, inputs) / size for size in batches]) for i in stages])
+        return sum([self.alive[i] * min([self.unit(size, i, inputs) / size for size in batches]) for i in counted])
 
     @derived
     def shares(self, stage: int, limit: int, most: int) -> Shares:

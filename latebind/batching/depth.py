@@ -7,31 +7,65 @@ then, which are the hard ones, and a share of these would be wrong that nothing 
 
 The level is the surest that leaves all who wait in time, by two conditions: the work that waits, stretched by what the
 level costs more than the lowest one, still ends before each deadline; and at the rate at which requests come, the
-workers have that much time. (SuperServe, Khare et al. 2023, goes by the slack of the most urgent request alone.) Where
-not even the lowest level is enough, requests are refused or shed as without levels.
+workers have that much time. (SuperServe, Khare et al. 2023, goes by the slack of the most urgent request alone.)
+
+Where not even the lowest level is enough, some cannot be answered. Who is dropped before its start might have left at
+the first lookup; who is dropped at one has not left there, and takes the most work. So the most are answered if all
+start and those are dropped that do not leave. But they are the ones that would have been right, and of the answers more
+are wrong. So requests run at the *overload* level then: they are promised as much as at the lowest one, at the
+thresholds of the next surer, and that leaves room for a share to be dropped. Once it is used up, requests start as at
+other levels, with time for the whole network, until it is not: it is exceeded by no more than `SAVED` and those that
+are under way.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from latebind.batching.costs import Estimate
+
+NO_LEVEL = -1  # of requests of models without an operating curve
 
 # What was tuned, by simulation (`research load`).
 COUNTED_ON = 0.3  # of the time until a deadline: costs are means. 0.7: 2 to 4 % fewer in time where deadlines are short
 BUSY = 0.8  # of the workers' time that requests may take as they come; 0.9 and 0.75: fewer in time or less sure at 60 %
 LATEST_STARTED = 1000  # requests that count in the share below the target; half of them less each time so many started
+PAYS = 1.02  # times as many are to be answered at the overload level as at the lowest one for it to be taken
+SAVED = 16.0  # requests that may be dropped at once, if fewer were before than may be
+
+
+class Misses(NamedTuple):
+    """What requests take at the overload level, in the mean seconds of a worker of all that start.
+
+    Those are `begun` until the first exit, and `rest` for the share `missing` that does not leave there, of which at
+    most `dropped` of all are dropped.
+    """
+
+    dropped: float
+    missing: float
+    begun: float
+    rest: float
+
+    def answered(self, free: float) -> float:
+        """Return the share of requests that is answered if each may take `free` seconds."""
+        most = min(self.dropped, self.missing)
+        dropped = min(most, max(0.0, (self.begun + self.rest - free) * self.missing / max(self.rest, 1e-9)))
+        takes = self.begun + self.rest * (1.0 - dropped / max(self.missing, 1e-9))
+        return (1.0 - dropped) * min(1.0, free / max(takes, 1e-9))
 
 
 class Depth:
     """Chooses the level of one model's requests, the lower the more waits; `below` is the largest share under `target`.
 
     `level`, of so many `levels`, was chosen last. Figures of the `estimate` are for the `lowest` level, except while a
-    policy decides.
+    policy decides. Behind the levels there is one for overload where a share `dropped` of it may be dropped.
     """
 
-    def __init__(self, estimate: Estimate, levels: int, target: int, below: float) -> None:
+    def __init__(self, estimate: Estimate, levels: int, target: int, below: float, dropped: float = 0.0) -> None:
         self._estimate = estimate
         self._calibrated = self._target = target
         self.levels = levels  # that requests may start at
+        self.overload = levels if dropped else NO_LEVEL  # its thresholds are those of the last level but one
+        self._share, self._may_drop = dropped, SAVED  # requests that may be dropped now
         self._below = below
         self._started = self._started_below = 0.0
         self._batch = 1  # requests that started together last
@@ -54,16 +88,30 @@ class Depth:
         self.level = min(self.level, levels - 1)
         self.estimate_lowest()
 
-    def choose(self, works: Sequence[float], stretch: float, free: float) -> None:
+    def choose(self, works: Sequence[float], stretch: float, free: float, misses: Misses | None = None) -> None:
         """Choose the level and let figures be those of it, until `estimate_lowest`.
 
         `works` has the seconds that a request takes of a worker by level. Those of all that wait may be `stretch` times
-        as long as at the lowest one, and a request may take `free` seconds of the workers' time as they come.
+        as long as at the lowest one, and a request may take `free` seconds of the workers' time as they come. Where
+        that is less than the lowest level takes, it is that for overload if then more are answered, by `misses`.
         """
         lowest = self.lowest
         most = min(COUNTED_ON * stretch * works[lowest], BUSY * free)
         self.level = next((level for level in range(lowest) if works[level] <= most), lowest)
+        if works[lowest] > most and misses is not None and self._may_overload:
+            free *= BUSY
+            if misses.answered(free) > PAYS * min(1.0, free / works[lowest]):
+                self.level = self.overload
         self._estimate.at_level(self.level)
+
+    @property
+    def may_drop(self) -> bool:
+        """Whether requests that start now may be dropped later."""
+        return self.level == self.overload and self._may_drop >= 1.0
+
+    def drop(self, level: int) -> None:
+        """Note that a request was dropped that had started at this level."""
+        self._may_drop -= level == self.overload
 
     def take(self, level: int) -> None:
         """Take a level that a policy has chosen by a rule of its own, or the lowest where that may not be."""
@@ -72,7 +120,12 @@ class Depth:
 
     def own(self, surest: int) -> int:
         """Return the level of a request that is to run at no surer one than this: the one chosen last, or a lower."""
-        return max(self.level, min(surest, self.lowest))
+        return self._of(surest, self.lowest)
+
+    def _of(self, surest: int, lowest: int) -> int:
+        """Return the level of such a request; at overload it asks for as much as at the last level but one."""
+        level = min(self.level, lowest) if self.level == self.overload and surest > self.levels - 2 else self.level
+        return max(level, min(surest, lowest))
 
     def start(self, surest: Sequence[int]) -> list[int]:
         """Return the levels of requests that start together, each to run at no surer one than its own.
@@ -80,13 +133,21 @@ class Depth:
         They are those chosen last, or at most the target where too many would be below it.
         """
         most = self.levels - 1 if self._may_be_below(len(surest)) else self._target
-        self.level, self._batch = min(self.level, most), len(surest)
-        found = [max(self.level, min(one, most)) for one in surest]
+        if self.level != self.overload or most < self.levels - 1:
+            self.level = min(self.level, most)
+        self._batch = len(surest)
+        found = [self._of(one, most) for one in surest]
+        if self.level == self.overload:
+            self._may_drop = min(SAVED, self._may_drop + self._share * found.count(self.overload))
         self._started += len(surest)
-        self._started_below += sum([level > self._target for level in found])
+        self._started_below += sum([min(level, self.levels - 1) > self._target for level in found])
         if self._started > LATEST_STARTED:
             self._started, self._started_below = 0.5 * self._started, 0.5 * self._started_below
         return found
+
+    @property
+    def _may_overload(self) -> bool:
+        return self.levels == self.overload and self.lowest == self.levels - 1
 
     def _may_be_below(self, requests: int) -> bool:
         """Return whether so many may start below the target."""

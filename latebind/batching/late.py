@@ -451,7 +451,8 @@ class Begun(NamedTuple):
 
     `spare` are the seconds that may go by before that, with nobody late. What calibration has shown of a level holds
     for those that start at it. Who has started and is dropped would have run on, because it is hard, and so would have
-    been right: of those that are answered, more are wrong. So requests are dropped before they start.
+    been right: of those that are answered, more are wrong. So requests are dropped before they start, but for those at
+    the overload level (`Depth`), which do not count here.
     """
 
     rests: float
@@ -464,18 +465,20 @@ class Begun(NamedTuple):
         for entry in sorted(view.entries, key=attrgetter("due")):
             lane = view.model_of(entry)
             if lane.depth is not None:
-                rests += lane.estimate.rest(len(entry.members), entry.stage, 0, entry.length)
-                spare = min(spare, entry.due - now - rests)
+                kept, due = entry.kept()
+                if kept:
+                    rests += lane.estimate.rest(kept, entry.stage, 0, entry.length)
+                    spare = min(spare, due - now - rests)
         return cls(rests, spare)
 
     def leave(self, model: Lane, most: int, now: float) -> tuple[int, float]:
         """Return how many new requests may start, at most `most`, and when they end.
 
         With levels, at the end of the network, behind what has started, with as many in each stage as are expected to
-        reach it; if there had to be time for all, 6 % fewer would be answered at twice the capacity. Without levels, at
-        the first exit.
+        reach it; if there had to be time for all, 6 % fewer would be answered at twice the capacity. Where they may be
+        dropped, at the first exit.
         """
-        levels, prospects, due_last = model.depth is not None, model.estimate.prospects, model.queue.due_last
+        levels, prospects, due_last = keeps(model), model.estimate.prospects, model.queue.due_last
 
         def end(count: int) -> float:
             return now + (self.rests + prospects(0, count)[-1][1] if levels else prospects(0, count)[0][1])
@@ -489,7 +492,8 @@ class Begun(NamedTuple):
     def leave_of(self, pool: Pool, picked: Picked, now: float) -> Picked | None:
         """Return those of a batch that may start, where requests differ in length."""
         lane = pool.lane
-        if pool.stage or (lane.depth is None and self.spare == inf):
+        keep = keeps(lane)
+        if pool.stage or (not keep and self.spare == inf):
             return picked
         turns, length = picked.turns, picked.length
         while turns:
@@ -498,7 +502,7 @@ class Begun(NamedTuple):
             prospects = lane.estimate.prospects(0, len(turns), length)
             if prospects[0][1] <= self.spare:
                 end = now + self.rests + prospects[-1][1]
-                kept = turns if lane.depth is None else [turn for turn in turns if turn[1] >= end]
+                kept = turns if not keep else [turn for turn in turns if turn[1] >= end]
                 if kept:
                     return Picked(kept, length, prospects[0][1], picked.latest)
             turns = turns[: len(turns) // 2]
@@ -506,6 +510,11 @@ class Begun(NamedTuple):
 
 
 NOTHING = Begun(0.0, inf)
+
+
+def keeps(model: Lane) -> bool:
+    """Return whether new requests of a model may only start where they are to be answered."""
+    return model.depth is not None and not model.depth.may_drop
 
 
 def late_alone(pools: Sequence[Pool], now: float) -> Shed | None:

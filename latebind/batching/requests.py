@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from latebind.batching.costs import Estimate, Works
 from latebind.batching.decisions import Launch
-from latebind.batching.depth import Depth
+from latebind.batching.depth import NO_LEVEL, Depth, Misses
 from latebind.domain.config import ServedModel
 from latebind.domain.costs import Outlook, length_class
 from latebind.domain.model import ModelSpec
@@ -24,7 +24,6 @@ NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest inp
 NEW_GAP = 0.01  # of the newest gap in the mean by which a level is chosen: whoever goes by twenty gaps goes to and fro
 LATEST_LENGTHS = 512  # requests, of which half are counted less each time so many have come
 RARELY = 0.01  # requests of a length that are forgotten
-NO_LEVEL = -1  # of requests of models without an operating curve
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
 
 
@@ -70,6 +69,7 @@ class Request:
         self.steps = steps
         self.level = NO_LEVEL  # of its model's operating curve, from its start on
         self.surest = 0  # level that it may run at
+        self.droppable = False  # after its start (`batching.depth`)
         self.delayed = 0.0
         self.preempted = 0
         self.left = False
@@ -391,8 +391,12 @@ class Lane:
         self.name = served.spec.name
         self.estimate = Estimate(served.spec, served.costs)
         self.depth: Depth | None = None
-        if hopes and served.costs.levels:
-            self.depth = Depth(self.estimate, len(served.costs.levels), served.costs.target, served.below)
+        self.overload = served.costs.overload
+        # Of its operating curve, without that for overload; 0: it has none.
+        self.levels = len(served.costs.levels) - (self.overload is not None)
+        if hopes and self.levels:
+            dropped = 0.0 if self.overload is None else self.overload.dropped
+            self.depth = Depth(self.estimate, self.levels, served.costs.target, served.below, dropped)
         self.queue = Queue(models.order, served.spec)
         self.held = Queue(models.order)
         self.most = min(most or served.spec.max_batch, served.spec.max_batch)
@@ -400,10 +404,10 @@ class Lane:
         self.open = True
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
         self.changes = -1  # `Estimate.changes` when that was computed
-        self.levels = len(served.costs.levels)  # of its operating curve; 0: it has none
-        self.fidelities = tuple([level.fidelity for level in served.costs.levels])
+        self.fidelities = tuple([level.fidelity for level in served.costs.levels[: self.levels]])
         self._level_names = [level_name(self.name, level) for level in range(self.levels)]
         self._works: list[float] = []  # by level of the operating curve
+        self._misses: Misses | None = None  # at the overload level
         self._works_of = -1, 0, 0.0  # `changes`, the usual length and the limit of a batch when these were computed
         self._limit = 1  # the largest batch that the policy forms
         self._inputs = float(self.estimate.typical)  # mean steps or length of an input, exponentially weighted
@@ -507,7 +511,7 @@ class Lane:
         if len(models.by_name) > 1:
             others = models.demand(now) - rate * self.seconds_per_request
         free = max(0.0, models.backlog.at_once - max(0.0, others)) / rate if rate > 0.0 else inf
-        self.depth.choose(self._level_works, models.backlog.stretch(now), free)
+        self.depth.choose(self._level_works, models.backlog.stretch(now), free, self._misses)
 
     def estimate_lowest(self) -> None:
         """Let figures be for the lowest level again: who could be in time at it is not refused."""
@@ -519,9 +523,16 @@ class Lane:
         for request in requests:
             request.started = now
         if self.depth is not None:
+            droppable = self.depth.may_drop
             levels = self.depth.start([request.surest for request in requests])
             for request, level in zip(requests, levels, strict=True):
                 request.level = level
+                request.droppable = droppable and level == self.depth.overload
+
+    def drop(self, level: int) -> None:
+        """Note that a request was dropped that had started at this level of the operating curve."""
+        if self.depth is not None:
+            self.depth.drop(level)
 
     def observe_exits(self, stage: int, reached: Iterable[Request], left: Iterable[Request]) -> None:
         """Note who of those that ran a stage was answered by the learned cache behind it (`Estimate.observe_exits`)."""
@@ -533,13 +544,19 @@ class Lane:
     @property
     def _level_works(self) -> list[float]:
         """The seconds that a usual request takes of a worker, by level; kept while costs and lengths are alike."""
-        usual, within = self.usual, self._within
+        usual, within, estimate = self.usual, self._within, self.estimate
         of = self.changes, usual, within
         if self._works_of != of:
             self._works_of, self._works = of, []
             for level in range(self.levels):
-                self.estimate.at_level(level)
-                self._works.append(self.estimate.work(self._limit, usual, within))
+                estimate.at_level(level)
+                self._works.append(estimate.work(self._limit, usual, within))
+            if self.overload is not None:
+                estimate.at_level(self.levels)
+                behind = estimate.first_exit + 1
+                begun = estimate.work(self._limit, usual, within, behind)
+                rest = estimate.work(self._limit, usual, within) - begun
+                self._misses = Misses(self.overload.dropped, estimate.alive[behind], begun, rest)
         return self._works
 
     # What a new request has to expect ---------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from math import inf
 
 from mypy_extensions import mypyc_attr
 
-from latebind.batching.requests import NO_LEVEL, Groups, Lane, Models, Request, Turn
+from latebind.batching.depth import NO_LEVEL
+from latebind.batching.requests import Groups, Lane, Models, Request, Turn
 from latebind.domain.costs import batch_length
 from latebind.domain.model import ModelSpec, StageKind
 
@@ -30,7 +31,8 @@ class SubBatch:
         self.ran = 0  # members in the last launch
         self._rows: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] = ((), (), ())
         self._due: tuple[int, float] = (0, inf)  # the earliest deadline, and the number of members it was taken from
-        self._groups: tuple[int, Groups, list[Turn]] | None = None  # with the number of members
+        self._kept: tuple[int, int, float] = (0, 0, inf)  # with the number of members
+        self._groups: tuple[int, Groups, list[Turn]] | None = None  # likewise
         self._longest: tuple[int, int] = (0, 1)  # the steps of the longest input, likewise
         self._length: tuple[int, int] = (0, 1)  # see `length`, likewise
 
@@ -82,6 +84,13 @@ class SubBatch:
             self._due = len(self.members), min([r.deadline for r in self.members.values()], default=inf)
         return self._due[1]
 
+    def kept(self) -> tuple[int, float]:
+        """Return how many members may not be dropped, and the earliest deadline of these; cached as above."""
+        if self._kept[0] != len(self.members):
+            due = [request.deadline for request in self.members.values() if not request.droppable]
+            self._kept = len(self.members), len(due), min(due, default=inf)
+        return self._kept[1:]
+
     def groups(self) -> tuple[Groups, list[Turn]]:
         """Return its members in groups of about one length, and the turns of all; cached as above."""
         found = self._groups
@@ -128,6 +137,7 @@ class SubBatch:
         """Take over the members of another sub-batch that it can merge with."""
         self.members |= other.members
         self._rows, self._due, self._groups = ((), (), ()), (0, inf), None
+        self._kept = 0, 0, inf
         self._longest = self._length = 0, 1
 
 

@@ -123,10 +123,12 @@ class Level:
 
     Who runs at it is promised `fidelity`: the share of answers that equal the whole network's. `hit_rates[i]` is the
     share of all requests that leave at the lookup behind stage i; a stage without one has no lookup at this level.
+    Of those that start at it a share `dropped` may be dropped later, and the answers keep the promise even so.
     """
 
     fidelity: float
     hit_rates: dict[int, float] = field(default_factory=dict)
+    dropped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class ModelCosts:
 
     `levels` are those that the scheduler chooses among for each request, the surest first; `hit_rates` are then those
     of level `target`, at which requests run that have time. Without levels all run at the one that was calibrated.
+    Behind the least sure one there may be a level for more requests than can be answered (`overload`).
     """
 
     stages: tuple[Grid, ...]
@@ -151,6 +154,11 @@ class ModelCosts:
     output_steps: tuple[int, ...] = (1,)
     levels: tuple[Level, ...] = ()
     target: int = 0
+
+    @property
+    def overload(self) -> Level | None:
+        """The level of which some may be dropped after their start, the last one; None where there is none."""
+        return self.levels[-1] if self.levels and self.levels[-1].dropped else None
 
     @property
     def typical(self) -> int:

@@ -17,6 +17,7 @@ from latebind.learned.metadata import (
     StoredCaches,
     StoredLookup,
     levels_down_to,
+    overload,
     read_caches,
     read_nearness,
     stage_file,
@@ -39,11 +40,13 @@ from latebind.repository.tensors import MappedTensors
 class Promises:
     """What a model's answers are promised: the `fidelity` of each level, and its `thresholds` by lookup.
 
-    Without an operating curve there is one level, whose thresholds are the lookups' own.
+    Without an operating curve there is one level, whose thresholds are the lookups' own. Where some may be dropped
+    after their start at the last level, `overload` is the one whose thresholds it has.
     """
 
     fidelity: tuple[float, ...]
     thresholds: tuple[Mapping[str, float], ...] = ()
+    overload: int | None = None
 
     def of_version(self, levels: Mapping[float, Mapping[str, float]]) -> tuple[Mapping[str, float], ...]:
         """Return the thresholds by level of a version that has some `levels`, by their fidelities.
@@ -51,13 +54,17 @@ class Promises:
         Where it lacks one, what a surer one asks for keeps its promise too: at worst the whole network.
         """
         found: list[Mapping[str, float]] = []
-        for promised in self.fidelity:
+        for promised in self._kept:
             found.append(levels.get(promised, found[-1] if found else {}))
-        return tuple(found)
+        return tuple(found if self.overload is None else [*found, found[self.overload]])
 
     def down_to(self, least: float) -> int:
-        """Return how many levels promise so much, the surest first."""
-        return sum([promised >= least for promised in self.fidelity])
+        """Return how many levels promise so much, the surest first; that of which some are dropped does not count."""
+        return sum([promised >= least for promised in self._kept])
+
+    @property
+    def _kept(self) -> tuple[float, ...]:
+        return self.fidelity if self.overload is None else self.fidelity[:-1]
 
 
 NO_PROMISES = Promises((1.0,))
@@ -70,7 +77,10 @@ def promises(caches: StoredCaches | None, floor: float) -> Promises:
     levels = levels_down_to(caches, floor)
     if not levels:
         return Promises((caches.target,))
-    return Promises(tuple(one.target for one in levels), tuple(one.thresholds for one in levels))
+    kept, thresholds = tuple([one.target for one in levels]), tuple([one.thresholds for one in levels])
+    if (found := overload(levels)) is None:
+        return Promises(kept, thresholds)
+    return Promises((*kept, kept[-1]), (*thresholds, thresholds[found[0]]), found[0])
 
 
 def promised_by_network(directory: ModelDirectory, backend: str) -> Promised | None:

@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from latebind.batching.requests import NO_LEVEL
+from latebind.batching.depth import NO_LEVEL
 from latebind.domain.actions import Action, Branch, Evict, Load, Map, Outcome, Reply, Run, StepEnded, WakeAt
 from latebind.domain.config import SchedulerConfig
 from latebind.domain.costs import TYPICAL_STEPS, batch_length

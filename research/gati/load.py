@@ -33,7 +33,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Level
 from latebind.domain.errors import ConfigError
 from latebind.learned.build import Builder
-from latebind.learned.metadata import StoredCaches, levels_down_to, read_caches, with_caches
+from latebind.learned.metadata import StoredCaches, levels_down_to, overload, read_caches, with_caches
 from latebind.learned.promise import Promise
 from latebind.repository.directory import ModelDirectory
 from latebind.simulation.driver import Simulator
@@ -169,7 +169,8 @@ class Trial:
                 raise ConfigError(f"no lookup pays on half of the rows: {report.warning}")
             served = ServedModel(*with_caches(program.spec, program.costs, caches, floor=self.floor), below=self.below)
             fixed = ServedModel(*with_caches(program.spec, program.costs, caches))
-            lowest = replace(fixed, costs=replace(fixed.costs, hit_rates=served.costs.levels[-1].hit_rates))
+            at_floor = [level for level in served.costs.levels if not level.dropped][-1]
+            lowest = replace(fixed, costs=replace(fixed.costs, hit_rates=at_floor.hit_rates))
             one = replace(fixed.costs, levels=(Level(caches.target, fixed.costs.hit_rates),), target=0)
             first = replace(fixed, costs=one)
             lengths = None if self.rows.lengths is None else self.rows.lengths.numpy()
@@ -179,6 +180,8 @@ class Trial:
         """Return what the rows of the traffic do at each level."""
         chosen = levels_down_to(caches, self.floor)
         own = {one.name: one.threshold for one in caches.lookups}
+        if (crowded := overload(chosen)) is not None:
+            chosen = *chosen, replace(chosen[crowded[0]], target=chosen[-1].target)
         found = [self._left(thresholds, traffic) for thresholds in (*(one.thresholds for one in chosen), own)]
         fidelities = *(one.target for one in chosen), caches.target
         return Levels(np.array([left for left, _ in found]), np.array([wrong for _, wrong in found]), fidelities)
@@ -214,7 +217,8 @@ def play(case: Case, side: str, arrivals: Sequence[tuple[float, int]], allowed: 
     """Play arrivals, each a time and a row of the traffic, to one side."""
     model = {FIXED: case.fixed, AT_FLOOR: case.at_floor, SHED_FIRST: case.shed_first}.get(side, case.served)
     left, name, last = case.levels.left_at, model.spec.name, len(case.levels.left_at) - 1
-    alone_at = last - 1 if side == AT_FLOOR else last  # without levels
+    fidelities = case.levels.fidelities
+    alone_at = fidelities.index(fidelities[last - 1]) if side == AT_FLOOR else last  # without levels
     levels = slice(last, None) if side == SHED_FIRST else slice(0, last)
     lengths = np.ones(len(case.traffic), np.int64) if case.lengths is None else case.lengths[case.traffic]
     calls = [

@@ -29,7 +29,7 @@ from random import Random
 import numpy as np
 from msgspec import structs
 
-from latebind.batching.requests import NO_LEVEL
+from latebind.batching.depth import NO_LEVEL
 from latebind.bench.report import MARKED, Plot, blank
 from latebind.bench.rounds import Progress, in_parallel
 from latebind.bench.statistics import mean_interval, ratio_of_means

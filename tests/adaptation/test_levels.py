@@ -88,6 +88,17 @@ def test_an_alarm_at_the_target_or_a_surer_level_stops_exits_and_calls_for_a_ver
     assert uses(found.learned(version(MADE), 1.0)) == [MADE], "each level is used again once a version has it"
 
 
+def test_a_sample_that_tells_of_one_level_counts_for_that_alone() -> None:
+    """As one of a crowd of which some were dropped does."""
+    found, only = levels(), (None, None, None, False)
+    for _ in range(20):
+        found.answered(0)
+        found.compared_each(only, at=found.total)
+    assert [len(level.last) for level in found.levels] == [0, 0, 0, 20]
+    assert [level.compared for level in found.levels[:3]] == [0, 0, 0]
+    assert found.asked == "built@0.95"
+
+
 def test_a_level_comes_back_once_the_samples_since_show_it_and_not_before_a_surer_one() -> None:
     found = levels()
     compare(found, True, True, False, True, times=20)

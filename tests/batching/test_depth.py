@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from latebind.batching.costs import Estimate
-from latebind.batching.depth import Depth
+from latebind.batching.depth import SAVED, Depth, Misses
 from latebind.batching.requests import Backlog, Lane, Models, Order, Request
 from latebind.domain.actions import Action, Outcome, Reply, Run
 from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
-from latebind.domain.costs import Curve, Level
+from latebind.domain.costs import Curve, Grid, Level
 from latebind.domain.errors import IllegalEvent
 from latebind.domain.events import Arrived, Event, Limited, StageDone
 from latebind.scheduler import Scheduler
@@ -234,3 +234,99 @@ def test_a_limit_that_cannot_be_is_refused(event: Limited) -> None:
     scheduler = Scheduler(SchedulerConfig((curved(),), 1, PolicyConfig("late")))
     with pytest.raises(IllegalEvent, match="no such"):
         scheduler.handle(event, 0.0)
+
+
+# More than can be answered --------------------------------------------------------------------------------------------
+
+
+def crowded(hits: float = 0.9, *, below: float = 1.0) -> ServedModel:
+    """A model whose first stage takes a tenth of a second, and of which most leave behind it at the lower levels."""
+    levels = Level(1.0, {0: 0.0}), Level(0.97, {0: hits}), Level(0.95, {0: hits + 0.03}), Level(0.95, {0: hits}, 0.4)
+    stages = tuple([Grid((1,), (curve,)) for curve in (Curve((1, 64), (0.1, 6.4)), LINEAR)])
+    model = chain(STATIC, STATIC, hit_rates=levels[1].hit_rates)
+    costs = replace(model.costs, stages=stages, levels=levels, target=1)
+    return replace(model, costs=costs, below=below)
+
+
+def played_at(
+    model: ServedModel, rate: float, *, lengths: Sequence[tuple[int, int]] = ()
+) -> tuple[Noted, list[Record]]:
+    played = Noted(model)
+    some = poisson(model, rate=rate, requests=3000, allowed=3.0, random=Random(3))
+    return played, played.run(some)
+
+
+def test_where_most_leave_at_once_a_crowd_starts_and_those_that_miss_are_dropped() -> None:
+    model = crowded()
+    strict = replace(model, costs=replace(model.costs, levels=model.costs.levels[:-1]))
+    fixed = replace(model, costs=replace(model.costs, levels=(), target=0))
+    (ours, here), (_, held), (_, there) = (played_at(one, 8.0) for one in (model, strict, fixed))
+    assert {levels[0] for levels in ours.levels.values()} >= {3}
+    assert answered(here) > 1.2 * answered(held)
+    assert answered(here) > 0.97 * answered(there)
+
+
+@pytest.mark.parametrize("hits", [0.3, 0.5, 0.9])
+def test_no_more_are_dropped_than_leave_the_answers_as_good_as_promised(hits: float) -> None:
+    """Also where nearly all that start could be dropped: then fewer start."""
+    model = crowded(hits)
+    levels = (*model.costs.levels[:-1], replace(model.costs.levels[-1], dropped=0.2))
+    played, records = played_at(replace(model, costs=replace(model.costs, levels=levels)), 12.0)
+    ran = [one for one in records if played.levels.get(one.request, [0])[0] == 3]
+    dropped = sum(one.outcome is Outcome.EXPIRED for one in ran)
+    assert dropped <= 0.2 * len(ran) + SAVED + model.spec.max_batch
+    assert dropped
+    others = [one for one in records if played.levels.get(one.request, [3])[0] != 3]
+    assert sum(one.outcome is Outcome.EXPIRED for one in others) <= 0.05 * max(1, len(others))
+
+
+def test_where_few_leave_at_once_requests_are_shed_before_they_start() -> None:
+    model = crowded(0.2)
+    *levels, last = model.costs.levels
+    levels.append(replace(last, dropped=0.1))
+    played, _ = played_at(replace(model, costs=replace(model.costs, levels=tuple(levels))), 2.0)
+    lowest = [levels[0] for levels in played.levels.values() if levels[0] >= 2]
+    assert lowest.count(3) < 0.1 * len(lowest)
+
+
+def test_nobody_is_dropped_below_the_target_once_too_many_are_below_it_or_levels_are_limited() -> None:
+    played, _ = played_at(crowded(below=0.0), 8.0)
+    assert {levels[0] for levels in played.levels.values()} <= {0, 1}
+    depth = Depth(Estimate(crowded().spec, crowded().costs), 3, 1, 1.0, 0.4)
+    misses, works = Misses(0.4, 0.1, 0.1, 0.1), [1.1, 0.2, 0.17]
+    depth.choose(works, inf, 0.1, misses)
+    assert (depth.level, depth.may_drop) == (3, True)
+    depth.limit(2)
+    depth.choose(works, inf, 0.1, misses)
+    assert (depth.level, depth.may_drop) == (1, False)
+
+
+def test_who_may_not_be_as_sure_as_at_overload_runs_at_the_lowest_level() -> None:
+    depth = Depth(Estimate(crowded().spec, crowded().costs), 3, 1, 1.0, 0.4)
+    depth.choose([1.1, 0.2, 0.17], inf, 0.1, Misses(0.4, 0.1, 0.1, 0.1))
+    assert [depth.own(surest) for surest in (0, 1, 2)] == [3, 3, 2]
+    assert depth.start([0, 1, 2]) == [3, 3, 2]
+
+
+def test_what_is_dropped_is_made_up_for_before_more_may_be() -> None:
+    depth = Depth(Estimate(crowded().spec, crowded().costs), 3, 1, 1.0, 0.25)
+
+    def start(requests: int) -> bool:
+        depth.choose([1.1, 0.2, 0.17], inf, 0.1, Misses(0.25, 0.1, 0.1, 0.1))
+        assert set(depth.start([0] * requests)) == {3}
+        return depth.may_drop
+
+    assert start(4)
+    for _ in range(int(SAVED)):
+        assert depth.may_drop
+        depth.drop(3)
+    assert not start(3)
+    assert start(1)
+    depth.drop(2)
+    assert depth.may_drop, "at another level"
+
+
+@pytest.mark.parametrize(("free", "share"), [(0.3, 1.0), (0.2, 1.0), (0.15, 0.95), (0.11, 0.91), (0.05, 0.45)])
+def test_the_share_that_is_answered_at_overload(free: float, share: float) -> None:
+    """All that start take 0.1 s; the tenth that does not leave then takes a second more, unless it is dropped."""
+    assert Misses(0.4, 0.1, 0.1, 0.1).answered(free) == pytest.approx(share, abs=1e-9)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from latebind.domain.costs import Curve, ModelCosts, at_any_length
+from latebind.domain.costs import Curve, Level, ModelCosts, at_any_length
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.sizes import Dim
@@ -17,7 +17,7 @@ from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.compiled import to_eight_bit_lookup
 from latebind.learned.compose import Composer, Composition, Costs, Seen, Variant, send
 from latebind.learned.head import SURE, Floats
-from latebind.learned.lookup import compile_lookup_files, load_functions
+from latebind.learned.lookup import Promises, compile_lookup_files, load_functions, promises
 from latebind.learned.metadata import StoredCaches, StoredLevel, StoredLookup, levels_down_to, read_caches, with_caches
 from latebind.learned.promise import Promise
 from latebind.learned.stored import LookupFiles, read_lookup
@@ -200,6 +200,34 @@ def test_levels_begin_with_what_the_network_itself_is_promised() -> None:
     assert [level.target for level in levels_down_to(exact, 0.95)] == [1.0, 0.99, 0.97, 0.95]
     with pytest.raises(ConfigError, match="no operating curve"):
         levels_down_to(replace(caches, whole=0.965), 0.9)
+
+
+def test_the_thresholds_of_the_last_level_but_one_leave_room_to_drop_some_at_the_last() -> None:
+    shares = {0.99: 0.4, 0.97: 0.5, 0.95: 0.6}
+    curve = tuple(StoredLevel(one, one, one, {"0-plain": 100 * one}, {0: hits}, 1.0) for one, hits in shares.items())
+    used = StoredLookup(0, "plain", 10, Curve((1,), (1e-4,)), threshold=97.0, hit_rate=0.5, fidelity=0.97)
+    caches = StoredCaches(4, 0.97, 0.95, 0.97, 0.97, 400, (used,), levels=curve)
+    spec = ModelSpec("net", "1", (TensorSpec("x", "float32", (4,)),), (TensorSpec("y", "float32", (3,)),), 2, 4)
+    costs = ModelCosts(at_any_length(*[Curve((1,), (1.0,))] * 2))
+
+    def served(floor: float) -> tuple[Level | None, Promises]:
+        return with_caches(spec, costs, caches, floor=floor)[1].overload, promises(caches, floor)
+
+    overload, told = served(0.95)
+    assert overload is not None
+    assert replace(overload, dropped=0.4) == Level(0.95, {0: 0.5}, 0.4)
+    assert overload.dropped == pytest.approx(0.4), "3 wrong ones of 60 answers are 5 of 100"
+    assert told.fidelity == (1.0, 0.99, 0.97, 0.95, 0.95)
+    assert told.thresholds[-1] == {"0-plain": 97.0}
+    overload, told = served(0.97)
+    assert overload is not None
+    assert overload.dropped == pytest.approx(2 / 3)
+    assert (told.fidelity, told.thresholds[-1]) == ((1.0, 0.99, 0.97, 0.97), {"0-plain": 99.0})
+    assert served(1.0) == (None, Promises((0.97,)))
+    alone = replace(caches, levels=curve[1:2])
+    assert with_caches(spec, costs, alone, floor=0.97)[1].overload is None, (
+        "the whole network is no lookup's thresholds"
+    )
 
 
 def test_a_second_lookup_takes_its_time_of_those_that_the_first_misses() -> None:

@@ -87,6 +87,14 @@ def test_a_level_that_a_version_lacks_is_asked_as_the_next_surer_one() -> None:
     assert [served.down_to(least) for least in (0.0, 0.96, 0.97, 1.0)] == [4, 3, 3, 1]
 
 
+def test_at_overload_a_version_is_asked_as_at_the_level_whose_thresholds_keep_the_promise() -> None:
+    served = Promises((1.0, 0.99, 0.97, 0.95, 0.95), ({}, {"a": 3.0}, {"a": 2.0}, {"a": 1.0}, {"a": 2.0}), 2)
+    at_target, at_floor = {"a": 2.5}, {"a": 1.5}
+    assert served.of_version({0.97: at_target, 0.95: at_floor}) == ({}, {}, at_target, at_floor, at_target)
+    assert served.of_version({0.99: at_target}) == ({}, at_target, at_target, at_target, at_target)
+    assert [served.down_to(least) for least in (0.0, 0.95, 0.96, 1.0)] == [4, 4, 3, 1]
+
+
 def test_what_takes_activations_whole_is_not_given_what_is_read_of_them() -> None:
     rows = torch.tensor([[UNSURE, SURE], [UNSURE, UNSURE]])  # two words of three numbers
     second = LookupFunction(lambda rows: (rows[:, 1].contiguous(),), head(1.0), whole=True)

@@ -133,7 +133,8 @@ class Adapter:
         levels = levels_down_to(caches, floor)
         self._levels = levels[1:]  # below the whole network, which promises the most
         self._most = levels[0].target if levels else 1.0
-        self._overload = overload(levels) is not None  # whether some may be dropped at the last level
+        # Whether some may be dropped at the last level.
+        self._overload = overload([level.target for level in levels]) is not None
         self._last = deque[bool](maxlen=TOLD)  # with levels, whether answers compared were the same
         self._promised = [round(level.target, FIDELITY_DIGITS) for level in self._levels]
         # With levels, the version wanted: its name, its heads, and its thresholds by level below the whole network.

@@ -478,7 +478,7 @@ class Begun(NamedTuple):
         reach it; if there had to be time for all, 6 % fewer would be answered at twice the capacity. Where they may be
         dropped, at the first exit.
         """
-        levels, prospects, due_last = keeps(model), model.estimate.prospects, model.queue.due_last
+        levels, prospects, due_last = model.keeps, model.estimate.prospects, model.queue.due_last
 
         def end(count: int) -> float:
             return now + (self.rests + prospects(0, count)[-1][1] if levels else prospects(0, count)[0][1])
@@ -492,7 +492,7 @@ class Begun(NamedTuple):
     def leave_of(self, pool: Pool, picked: Picked, now: float) -> Picked | None:
         """Return those of a batch that may start, where requests differ in length."""
         lane = pool.lane
-        keep = keeps(lane)
+        keep = lane.keeps
         if pool.stage or (not keep and self.spare == inf):
             return picked
         turns, length = picked.turns, picked.length
@@ -510,11 +510,6 @@ class Begun(NamedTuple):
 
 
 NOTHING = Begun(0.0, inf)
-
-
-def keeps(model: Lane) -> bool:
-    """Return whether new requests of a model may only start where they are to be answered."""
-    return model.depth is not None and not model.depth.may_drop
 
 
 def late_alone(pools: Sequence[Pool], now: float) -> Shed | None:

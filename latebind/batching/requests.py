@@ -529,6 +529,11 @@ class Lane:
                 request.level = level
                 request.droppable = droppable and level == self.depth.overload
 
+    @property
+    def keeps(self) -> bool:
+        """Whether requests may only start where they are to be answered, at the level that was chosen last."""
+        return self.depth is not None and not self.depth.may_drop
+
     def drop(self, level: int) -> None:
         """Note that a request was dropped that had started at this level of the operating curve."""
         if self.depth is not None:
@@ -617,15 +622,16 @@ class Lane:
         if self.estimate.decoder is not None:
             return Outlook(wait, (self.estimate.whole(1, 1, self.estimate.mean_outputs),), (1.0,))
         ends, chances = self.estimate.ends(self.usual)
-        return Outlook(wait, ends, chances, self.depth is not None)
+        return Outlook(wait, ends, chances, self.keeps)
 
     def outlooks(self, wait: float, now: float) -> dict[str, Outlook]:
         """Return the same by the name of the model, and of each level: of the load's choice where that is lower."""
-        found = {self.name: self.outlook(wait)}
-        if self.depth is not None:
-            self.choose_level(now)
-            for level, name in enumerate(self._level_names):
-                self.estimate.at_level(self.depth.own(level))
-                found[name] = self.outlook(wait)
-            self.depth.estimate_lowest()
-        return found
+        if self.depth is None:
+            return {self.name: self.outlook(wait)}
+        self.choose_level(now)
+        found = dict[str, Outlook]()
+        for level, name in enumerate(self._level_names):
+            self.estimate.at_level(self.depth.own(level))
+            found[name] = self.outlook(wait)
+        self.depth.estimate_lowest()
+        return found | {self.name: self.outlook(wait)}

@@ -78,7 +78,7 @@ def promises(caches: StoredCaches | None, floor: float) -> Promises:
     if not levels:
         return Promises((caches.target,))
     kept, thresholds = tuple([one.target for one in levels]), tuple([one.thresholds for one in levels])
-    if (found := overload(levels)) is None:
+    if (found := overload(kept)) is None:
         return Promises(kept, thresholds)
     return Promises((*kept, kept[-1]), (*thresholds, thresholds[found[0]]), found[0])
 

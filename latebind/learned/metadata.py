@@ -191,7 +191,7 @@ def with_caches(
     left = {stage: 1.0 - sum(rates[before] for before in stages if before < stage) for stage in stages}
     curves = {stage: _asked_in_turn(found, left[stage]) for stage, found in behind.items()}
     levels = tuple(Level(level.target, level.hit_rates) for level in promised)
-    if (found := overload(promised)) is not None:
+    if (found := overload([level.target for level in promised])) is not None:
         surer, dropped = found
         levels = (*levels, Level(promised[-1].target, promised[surer].hit_rates, dropped))
     costs = replace(costs, lookups=curves, hit_rates=rates, aside=caches.aside)
@@ -233,17 +233,17 @@ def levels_down_to(caches: StoredCaches, floor: float) -> tuple[StoredLevel, ...
     return (StoredLevel(caches.whole, caches.whole, caches.whole, {}, {}, 0.0), *found)
 
 
-def overload(levels: Sequence[StoredLevel]) -> tuple[int, float] | None:
+def overload(fidelities: Sequence[float]) -> tuple[int, float] | None:
     """Return how the promise of the last level is kept though some are dropped, None where no level is surer.
 
     That is the level whose thresholds keep it, and the share of those that start that may be dropped. Who is dropped
     has not left, so would not have been wrong there: if a share e of all that start is wrong and d are dropped, then at
     most e / (1 - d) of the answers are wrong.
     """
-    if len(levels) < 3:  # the first is the whole network
+    if len(fidelities) < 3:  # the first is the whole network
         return None
-    surer = len(levels) - 2
-    return surer, 1.0 - (1.0 - levels[surer].target) / (1.0 - levels[-1].target)
+    surer = len(fidelities) - 2
+    return surer, 1.0 - (1.0 - fidelities[surer]) / (1.0 - fidelities[-1])
 
 
 def lookup_name(stage: int, kind: str) -> str:

@@ -180,7 +180,7 @@ class Trial:
         """Return what the rows of the traffic do at each level."""
         chosen = levels_down_to(caches, self.floor)
         own = {one.name: one.threshold for one in caches.lookups}
-        if (crowded := overload(chosen)) is not None:
+        if (crowded := overload([one.target for one in chosen])) is not None:
             chosen = *chosen, replace(chosen[crowded[0]], target=chosen[-1].target)
         found = [self._left(thresholds, traffic) for thresholds in (*(one.thresholds for one in chosen), own)]
         fidelities = *(one.target for one in chosen), caches.target

@@ -39,6 +39,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, Level, ModelCosts, at_any_length
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import Node, PlannerConfig, Query
+from latebind.learned.metadata import overload
 from latebind.queries import PLANNERS
 from latebind.queries.expected import Expected
 from latebind.queries.planners import Choice, PlanView
@@ -284,6 +285,15 @@ def application(planner: PlannerConfig) -> Query:
     return Query(ModelSpec("traffic", "1", (), (), len(nodes), 1), nodes, planner)
 
 
+def levels_from(floor: float) -> tuple[list[float], list[int]]:
+    """Return what the levels from a floor up promise, with that for overload, and which of `CURVE` each runs at."""
+    promised = [level.promised for level in CURVE if level.promised >= floor]
+    measured = list(range(len(promised)))
+    if (found := overload(promised)) is not None:
+        promised, measured = [*promised, promised[-1]], [*measured, found[0]]
+    return promised, measured
+
+
 def served(step: int, option: int, *, caches: bool, curve: bool = False, floor: float = 1.0) -> ServedModel:
     """Return a model with a stage up to each place where it may be left; only gates may have learned caches.
 
@@ -295,7 +305,10 @@ def served(step: int, option: int, *, caches: bool, curve: bool = False, floor: 
     lookups = tuple(range(len(stages) - 1))
     spec = ModelSpec(model_name(step, option), "1", (), (), len(stages), 1, lookups=lookups)
     rates = [dict.fromkeys(lookups, level.leave / PLACES) for level in CURVE]
-    levels = [Level(level.promised, rate) for level, rate in zip(CURVE, rates, strict=True) if level.promised >= floor]
+    promised, measured = levels_from(floor)
+    levels = [Level(one, rates[place]) for one, place in zip(promised, measured, strict=True)]
+    if (found := overload(sorted(set(promised), reverse=True))) is not None:
+        levels[-1] = replace(levels[-1], dropped=found[1])
     costs = ModelCosts(
         at_any_length(*[Curve((1,), (seconds,)) for seconds in stages]),
         {stage: Curve((1,), (0.0,)) for stage in lookups},
@@ -339,12 +352,13 @@ def run(task: Task) -> Played:
     records = sorted(simulator.run(_arrivals(task)), key=lambda record: record.request)
     simulator.scheduler.check()
     chances, picks = dict[int, float](), [dict[str, int]() for _ in STEPS]
+    _, measured = levels_from(side.floor)
     for step in simulator.steps:
         timed = TABLE_5[step.node][step.option]
         chance = timed.accuracy
         if task.curve and step.node == OBJECTS:
             level = simulator.levels.get(step.request + 1 + step.node, NO_LEVEL)
-            chance *= CURVE[TARGET if level == NO_LEVEL else level].kept
+            chance *= CURVE[TARGET if level == NO_LEVEL else measured[level]].kept
         chances[step.request] = chances.get(step.request, 1.0) * chance
         picks[step.node][timed.name] = picks[step.node].get(timed.name, 0) + 1
     seconds = np.array([one.latency if one.outcome is Outcome.ANSWERED else np.nan for one in records])
@@ -368,7 +382,8 @@ def _arrivals(task: Task) -> list[Arrival]:
         levels: tuple[tuple[int, ...], ...] = ()
         if task.curve:  # who leaves at a level leaves no later at a lower one
             at = tuple([int(draw / one.leave * PLACES) if draw < one.leave else PLACES for one in CURVE])
-            leaves, levels = [at[TARGET]] * len(gates), (at,) * len(gates)
+            run_at = tuple([at[place] for place in levels_from(task.side.floor)[1]])
+            leaves, levels = [at[TARGET]] * len(gates), (run_at,) * len(gates)
         steps = (
             Step(tuple(leaves) if task.side.exits else (0,) * len(leaves), levels=levels),
             Step((0,) * len(TABLE_5[FACES]), kind < SHARES[0]),

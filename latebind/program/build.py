@@ -181,6 +181,9 @@ class Candidate(Generic[Made]):
         return f"backend {self.backend}", f"not taken: {self.refused}" if self.refused else found
 
 
+NOBODY: Mapping[str, str] = {}
+
+
 def try_backends(
     settings: Settings,
     make: Callable[[str], Candidate[Made]],
@@ -206,6 +209,19 @@ def try_backends(
     seconds = interleaved(calls, min(map(_runs, calls.values()), default=0))
     timed = [replace(one, seconds=median(seconds.get(one.backend, [inf]))) for one in found]
     return sorted(timed, key=lambda one: one.seconds), spread_of(seconds)
+
+
+def why_chosen(
+    chosen: Candidate[Made], candidates: Sequence[Candidate[Made]], passed_over: Mapping[str, str] = NOBODY
+) -> str:
+    """Return which backend was chosen, and why, for the report; `passed_over` are quicker ones that were not."""
+    rivals = [one for one in candidates if not one.refused and one is not chosen and one.backend not in passed_over]
+    if rivals:
+        told = [f"{rivals[0].seconds / chosen.seconds:.1f} times as quick as {rivals[0].backend}"]
+    else:
+        told = ["the only one that was tried" if len(candidates) == 1 else "the only one that may be taken"]
+    told += [f"{backend} is quicker, but not taken: {why}" for backend, why in passed_over.items()]
+    return f"{chosen.backend}, {'; '.join(told)}"
 
 
 def none_fits(settings: Settings, reasons: Iterable[tuple[str, str]]) -> ExportError:
@@ -349,7 +365,7 @@ def build_program(
     )
     tell("cutting", 0.6)
     cut = partial(tuner.cut, seconds=min_stage_seconds, overhead=max_overhead, least_bytes=min_stage_bytes)
-    chosen, chain, error = _chosen(tuner, cut, run, agreement, candidates)
+    chosen, chain, error, passed_over = _chosen(tuner, cut, run, agreement, candidates)
     if chain.cuts:
         check_stages(chain.whole, chain.cuts, exported.weights, rows, most=max_batch)
     share = partial(
@@ -399,7 +415,7 @@ def build_program(
     lines = [
         ("cut points", str(points)),
         *(candidate.line(f"uncut at batch 1{size}") for candidate in candidates),
-        ("chosen", chosen.backend),
+        ("chosen", why_chosen(chosen, candidates, passed_over)),
         ("stages", f"{len(chain.stages)}, {whole * 1e3:.2f} ms in all at batch 1{size}"),
         ("chain over uncut", ", ".join(f"{r:.3f} at batch {b}" for b, r in overhead.items()) or NOT_CUT),
         ("largest relative error", f"{error:.1e}"),
@@ -413,7 +429,7 @@ def build_program(
         ),
         *closing_lines(profile, written, spread),
     ]
-    refused = {one.backend: one.refused for one in candidates if one.refused}
+    refused = {one.backend: one.refused for one in candidates if one.refused} | passed_over
     return BuildReport(
         written,
         chosen.backend,
@@ -473,25 +489,28 @@ def _chosen(
     run: Run,
     agreement: Agreement,
     candidates: Sequence[Candidate[StageFunction]],
-) -> tuple[Candidate[StageFunction], Chain, float]:
-    """Return the fastest backend on which every stage is accurate, the chain on it, and its error."""
-    reasons = []
+) -> tuple[Candidate[StageFunction], Chain, float, dict[str, str]]:
+    """Return the fastest backend on which every stage is accurate, the chain on it, and its error.
+
+    Last come those that are faster and were passed over, and why. Refused ones come last among `candidates`.
+    """
+    passed_over: dict[str, str] = {}
     for candidate in candidates:
         if candidate.refused:
-            reasons.append((candidate.backend, candidate.refused))
-            continue
+            break
         chain = cut(candidate)
         batches = [with_batch(tuner.rows, batch) for batch in sorted({1, 2, tuner.settings.max_batch})]
         error = max(relative_error(run_chain(chain.stages, rows), run(*rows)) for rows in batches)
         # A stage in eager is what stages are compared with, so of such a chain only the whole is compared.
         compared = () if candidate.backend == "eager" else chain.graphs
         if not error <= tuner.settings.most_error:
-            reasons.append((candidate.backend, f"the chain of stages has the relative error {error:.1e}"))
+            passed_over[candidate.backend] = f"the chain of stages has the relative error {error:.1e}"
         elif not agreement.holds(chain.stages, compared, candidate.largest):
-            reasons.append((candidate.backend, "a stage differs on values that clients may send"))
+            passed_over[candidate.backend] = "a stage differs on values that clients may send"
         else:
-            return candidate, chain, error
-    raise none_fits(tuner.settings, reasons)
+            return candidate, chain, error, passed_over
+    refused = [(candidate.backend, candidate.refused) for candidate in candidates if candidate.refused]
+    raise none_fits(tuner.settings, [*passed_over.items(), *refused])
 
 
 @dataclass(frozen=True)

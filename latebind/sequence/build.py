@@ -23,6 +23,7 @@ from latebind.program.build import (
     none_fits,
     rung_lines,
     try_backends,
+    why_chosen,
 )
 from latebind.program.export import runner
 from latebind.program.lengths import at_size, own_sizes, tried_sizes
@@ -147,7 +148,7 @@ def build_sequence(
     lines = [
         *rung_lines(exported.encoder, exported.fixed),
         *(candidate.line(f"for a batch of {most}, its first tokens") for candidate in candidates),
-        ("chosen", chosen.backend),
+        ("chosen", why_chosen(candidates[0], candidates)),
         ("reading", f"{reads} tokens, alone"),
         ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
         ("answers", answers if measured_lengths else "taken to be as long as may be: give --data to measure"),

@@ -12,7 +12,7 @@ from latebind.domain.errors import ConfigError, ExportError, RepositoryError
 from latebind.domain.model import About, Activation, Media, RawInput, Task
 from latebind.program import load
 from latebind.program.backends import run_chain
-from latebind.program.build import BuildReport, build_program
+from latebind.program.build import BuildReport, Candidate, build_program, why_chosen
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
 from latebind.program.metadata import read_model, read_profile, read_spec_and_costs, read_texts
@@ -176,9 +176,24 @@ def test_a_model_that_does_nothing_gives_back_what_it_gets(tmp_path: Path) -> No
 
 def test_the_report_prints_what_was_tried_and_chosen(built: BuildReport) -> None:
     rows = dict(built.rows())
-    assert rows["chosen"] == "eager"
+    assert rows["chosen"] == "eager, the only one that was tried"
     assert rows["cut points"] == "8"
     assert "ms uncut at batch 1" in rows["backend eager"]
+
+
+def test_the_report_says_why_a_backend_was_chosen() -> None:
+    quick, wrong, slow, refused = (
+        Candidate("openvino", 1, seconds=0.001),
+        Candidate("compile", 1, seconds=0.0008),
+        Candidate("eager", 1, seconds=0.003),
+        Candidate[int]("other", refused="it is not installed"),
+    )
+    assert why_chosen(quick, [quick, slow, refused]) == "openvino, 3.0 times as quick as eager"
+    assert why_chosen(quick, [quick, refused]) == "openvino, the only one that may be taken"
+    told = "compile is quicker, but not taken: a stage differs"
+    passed = {"compile": "a stage differs"}
+    assert why_chosen(quick, [wrong, quick, slow], passed) == f"openvino, 3.0 times as quick as eager; {told}"
+    assert why_chosen(slow, [wrong, slow], passed) == f"eager, the only one that may be taken; {told}"
 
 
 def test_a_backend_outside_the_tolerance_is_not_chosen(module: Branchy, tmp_path: Path) -> None:

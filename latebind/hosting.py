@@ -106,11 +106,11 @@ def serving(
     `Unavailable` at the end of a context in which the server has died.
     """
     _check("serving", options)
-    with (
-        tempfile.TemporaryFile("w+") as log,
-        _built(module, example_inputs, {"port": 0, **options}, ignore_progress) as words,
-        started(words, log=log) as child,
-    ):
+    with tempfile.TemporaryFile("w+") as log, ExitStack() as stack:
+        with progress("building") as tell:
+            words = stack.enter_context(_built(module, example_inputs, {"port": 0, **options}, tell))
+            tell("starting the server", 1.0)
+            child = stack.enter_context(started(words, log=log))
         yield child.url
         child.check()
 

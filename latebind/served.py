@@ -1,7 +1,7 @@
 """What serves models on one machine, alone or as a replica: an engine, what goes beside it, and their frontend."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,11 +31,13 @@ async def serving(
     *,
     wrong: Mapping[str, LatebindError | OSError] = NOTHING,
     event_log: str | None = None,
+    loading: Callable[[str, float], None] | None = None,
 ) -> AsyncIterator[tuple[Engines, Catalogue, partial[Frontend]]]:
     """Serve what is selected while the block lasts; yields what makes its frontend too, which is not open yet.
 
-    `first` is what the selection has at the start, and `wrong` what is the matter with the rest. Raises what could not
-    be loaded, and `ConfigError` for settings that cannot be used.
+    `first` is what the selection has at the start, and `wrong` what is the matter with the rest. Until they are loaded,
+    `loading` hears which model is, and what share of all is there. Raises what could not be loaded, and `ConfigError`
+    for settings that cannot be used.
     """
     order = EngineOrder(
         directories=(),  # which the generation adds
@@ -48,11 +50,13 @@ async def serving(
     )
     async with AsyncExitStack() as stack:
         keep_going = settings.generations.keep_going
-        engines = await Engines.start(order, Serving() if keep_going else first, forks, settings.generations)
+        wanted = Serving() if keep_going else first
+        engines = await Engines.start(order, wanted, forks, settings.generations, loading=loading)
         stack.push_async_callback(engines.close)
         catalogue = Catalogue(engines, selection)
         if keep_going:
             await catalogue.begin(first, wrong)
+        engines.on_loading = None
         observer = await start_beside(engines, settings, forks)
         if observer is not None:
             stack.push_async_callback(observer.close)

@@ -30,7 +30,7 @@ Row = dict[str, object]  # cells by the titles of their columns
 Rows = list[Row]
 SomeRows = Sequence[Mapping[str, object]]
 ESTIMATE_SECONDS = 600.0
-SAY_SECONDS = 10.0
+SAY_AFTER, SAY_SECONDS = 2.0, 10.0  # seconds until the first line, and from one to the next
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -59,15 +59,16 @@ def complain(problems: Sequence[str]) -> None:
         raise typer.Exit(1)
 
 
-def show(title: str, rows: SomeRows) -> None:
-    """Print rows of equal keys as a table, without columns in which no row has anything.
+def show(title: str, rows: SomeRows, *, to: Console | None = None) -> None:
+    """Print rows of equal keys as a table, without columns in which no row has anything; by default as output.
 
     Where there is no room for every word side by side, the cells of each row stand one below another instead.
     """
     keys = [key for key in rows[0] if any(written(row[key]) for row in rows)] if rows else []
     columns = {key: [written(row[key]) for row in rows] for key in keys}
     table = Table(title=title, title_justify="left", header_style="bold")
-    widths = _widths(columns)
+    there = to or console
+    widths = _widths(columns, there.width)
     if widths is not None:
         for key in keys:
             numeric = all(isinstance(row[key], int | float) for row in rows)
@@ -80,14 +81,15 @@ def show(title: str, rows: SomeRows) -> None:
             for key in keys:
                 table.add_row(key, columns[key][number])
             table.add_section()
-    console.print(table)
+    there.print(table)
 
 
-def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int] | None:
-    """Return how wide each column is: its longest word, and of the room that is left, what it lacks, shortest first.
+def _widths(columns: Mapping[str, Sequence[str]], room: int) -> dict[str, int] | None:
+    """Return how wide each column is of a table that has so much room.
 
-    None where there is no room for every word. Rich alone takes room from the widest columns without regard to their
-    words, and cuts words off that had room.
+    That is its longest word, and of the room that is left, what it lacks, shortest first. None where there is no room
+    for every word. Rich alone takes room from the widest columns without regard to their words, and cuts words off that
+    had room.
     """
     wanted = {key: max(map(cell_len, (key, *cells))) for key, cells in columns.items()}
     widths = {
@@ -97,7 +99,7 @@ def _widths(columns: Mapping[str, Sequence[str]]) -> dict[str, int] | None:
     if columns:
         first = next(iter(columns))
         widths[first] = wanted[first]  # names are not wrapped
-    left = console.width - 3 * len(columns) - 1 - sum(widths.values())
+    left = room - 3 * len(columns) - 1 - sum(widths.values())
     if left < 0:
         return None
     for key in sorted(columns, key=lambda key: wanted[key] - widths[key]):
@@ -140,15 +142,17 @@ def _plain(value: object) -> object:
 def progress(title: str) -> Iterator[Callable[[str, float], None]]:
     """Show a bar; yields a function that takes what is being done and the share (0 to 1) that is done.
 
-    Where nobody watches a terminal, as in a CI job or behind `nohup`, what is done is a line every `SAY_SECONDS`.
+    Where there is no terminal, as in a notebook, a CI job or behind `nohup`, what takes longer than `SAY_AFTER` is told
+    in a line, and then in one every `SAY_SECONDS`.
     """
     if not errors.is_terminal:
-        begun = said = time.monotonic()
+        begun = time.monotonic()
+        due = begun + SAY_AFTER
 
         def say(doing: str, share: float) -> None:
-            nonlocal said
-            if (now := time.monotonic()) - said >= SAY_SECONDS:
-                said = now
+            nonlocal due
+            if (now := time.monotonic()) >= due:
+                due = now + SAY_SECONDS
                 after = timedelta(seconds=round(now - begun))
                 print(f"{title}: {doing}, {share:.0%} after {after}", file=sys.stderr, flush=True)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +13,12 @@ import uvloop
 
 from latebind.batching.policy import make_policy
 from latebind.child import GRPC_READY, READY
-from latebind.cli.console import in_order, reporting
+from latebind.cli.console import errors, in_order, progress, reporting, show
 from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.compiled import is_compiled
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
+from latebind.domain.model import ModelSpec
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.cores import fitted
 from latebind.forks.client import fork_server
@@ -29,6 +30,7 @@ from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
 from latebind.served import NOTHING, serving
 from latebind.server.access import Guard, Security
+from latebind.server.gateway import IndexEntry
 from latebind.server.limits import Limits, too_large_a_row
 from latebind.server.listening import check_addresses, families, raise_file_limit
 
@@ -128,9 +130,11 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
     async with AsyncExitStack() as stack:
         forks = stack.enter_context(fork_server())
         forks.warm()
-        engines, catalogue, made = await stack.enter_async_context(
-            serving(selection, first, settings, forks, wrong=wrong, event_log=str(event_log) if event_log else None)
-        )
+        told = str(event_log) if event_log else None
+        with progress("loading models") as loading:
+            engines, catalogue, made = await stack.enter_async_context(
+                serving(selection, first, settings, forks, wrong=wrong, event_log=told, loading=loading)
+            )
         frontend = made(settings.server, security=security)
         async with frontend:
             frontend.close_on_signals()
@@ -138,11 +142,8 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _look_again, catalogue, security.guard)
             if is_compiled():
                 logger.info("what launches and calls go through was compiled ahead of time")
+            say_what(engines.models.values(), catalogue.index(), as_table=errors.is_terminal)
             for spec in engines.models.values():
-                if spec.steps:
-                    logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
-                else:
-                    logger.info("serving %s version %s", spec.name, spec.version)
                 if told := too_large_a_row(spec.inputs, limits):
                     logger.warning("%s: %s", spec.name, told)
             for told in selection.passed_over():
@@ -174,6 +175,34 @@ def _readable(selection: Selection) -> tuple[Serving, Mapping[str, LatebindError
         except (RepositoryError, OSError) as error:
             wrong[name] = error
     return first, wrong
+
+
+def say_what(specs: Iterable[ModelSpec], entries: Iterable[IndexEntry], *, as_table: bool) -> None:
+    """Tell which models and queries are served: in lines of the log, or in a table that also says which are not."""
+    if as_table:
+        served: list[Mapping[str, object]] = [
+            {
+                "serving": spec.name,
+                "version": spec.version if not spec.steps else "query",
+                "takes": ", ".join([one.name for one in spec.about.raw] or [one.name for one in spec.inputs]),
+                "stages": len(spec.steps) or spec.stages,
+                "exits after": " ".join(map(str, spec.lookups)),
+                "wrong": "",
+            }
+            for spec in specs
+        ]
+        missing = [
+            {**dict.fromkeys(served[0], ""), "serving": entry["name"], "wrong": entry["reason"]}
+            for entry in entries
+            if served and entry["state"] == "UNAVAILABLE"
+        ]
+        show("", [*served, *missing], to=errors)
+        return
+    for spec in specs:
+        if spec.steps:
+            logger.info("serving query %s: %s", spec.name, in_order(spec.steps))
+        else:
+            logger.info("serving %s version %s", spec.name, spec.version)
 
 
 def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashboard: bool) -> None:

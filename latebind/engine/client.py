@@ -97,12 +97,15 @@ class EngineClient(EngineCalls):
         client._messages, _ = await client.loop.create_connection(lambda: client, sock=messages)
         return client
 
-    async def begin(self, order: EngineOrder) -> None:
-        """Let the process load every model and wait until it serves. On failure, end it and raise the reason."""
+    async def begin(self, order: EngineOrder, loading: Callable[[int], None] | None = None) -> None:
+        """Let the process load every model and wait until it serves. On failure, end it and raise the reason.
+
+        Meanwhile `loading` hears now and then which model is being loaded, by its place in the order.
+        """
         try:  # on behalf of the engine, which has not begun yet
             os.pwrite(self._places, PLACE.pack(time.monotonic() + LOAD_SECONDS, IDLE, LOADS), LISTENER * PLACE.size)
             self._control_writer.write(msgspec.json.encode(order) + b"\n")
-            started = msgspec.json.decode(await self._first_line(), type=EngineStarted)
+            started = msgspec.json.decode(await self._first_line(loading), type=EngineStarted)
             if started.error is not None:
                 raise ConfigError(started.error)
         except BaseException:
@@ -226,13 +229,16 @@ class EngineClient(EngineCalls):
             finally:
                 self._asked = None
 
-    async def _first_line(self) -> bytes:
+    async def _first_line(self, loading: Callable[[int], None] | None) -> bytes:
         """Return the answer to the order, once all models are loaded. Raises `Unavailable` if that stands still."""
         line = asyncio.ensure_future(self._line())
         try:
             while not line.done():
                 await asyncio.wait({line}, timeout=LOOK_SECONDS)
                 self.look()
+                if loading is not None:
+                    for number in self.ran()[:1]:
+                        loading(number)
                 if self.late:
                     raise Unavailable("the engine stands still while it loads its models: the log says in which")
             return line.result()

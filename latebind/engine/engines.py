@@ -62,7 +62,8 @@ class Engines:
     Calls that arrive while there is no engine wait for the next one until their deadline, up to a limit on their
     number. `unavailable` gives the reason for each model that should be served and is not. `deadlines` maps a query to
     the seconds that its requests get if they name no time-out. `on_change` is called when another engine has taken
-    over, `on_failed` with a model and a version of its learned caches that was wanted and that this engine cannot use.
+    over, `on_failed` with a model and a version of its learned caches that was wanted and that this engine cannot use,
+    `on_loading` now and then with a model that an engine loads, and the share of its models that it has loaded before.
 
     Which versions are wanted stands here and nowhere else, as this outlives engines and adaptation services: `adopt`
     notes it, and each engine has taken it up before it gets its first call. Which are used, engines report (`used`).
@@ -74,6 +75,7 @@ class Engines:
         self.models: Mapping[str, ModelSpec] = {}
         self.deadlines: dict[str, float] = {}
         self.on_change: Callable[[], None] | None = None
+        self.on_loading: Callable[[str, float], None] | None = None
         self.on_failed: Callable[[str, str], None] | None = None
         self._order = order
         self._config = config
@@ -106,13 +108,16 @@ class Engines:
         config: GenerationsConfig | None = None,
         *,
         opens: Opens = open_preprocessor,
+        loading: Callable[[str, float], None] | None = None,
     ) -> Self:
         """Start an engine that serves `serving`. Raises what could not be loaded or does not answer.
 
         Directories and queries named in `order` itself are ignored. `forks` starts this engine and all later ones.
-        `opens` loads what makes rows of the raw inputs of a model.
+        `opens` loads what makes rows of the raw inputs of a model. `loading` hears of models that are being loaded
+        (`on_loading`).
         """
         engines = cls(order, config or GenerationsConfig(), forks, opens)
+        engines.on_loading = loading
         try:
             await engines.change(serving, tried=serving.names)
         except BaseException:
@@ -329,7 +334,7 @@ class Engines:
                 queries=tuple(str(query.path) for query in serving.queries.values()),
                 event_log=f"{log}.{self._number}" if log and self._number > 1 else log,
             )
-            await engine.begin(order)
+            await engine.begin(order, partial(self._tell_loading, [*serving.models]))
             found = serving.renamed(engine.order)
             loaded, wrong = await loading
             if wrong is not None:
@@ -356,6 +361,10 @@ class Engines:
         finally:
             loading.cancel()
         return engine, found
+
+    def _tell_loading(self, names: Sequence[str], number: int) -> None:
+        if self.on_loading is not None:
+            self.on_loading(names[number], number / len(names))
 
     def _with_queries(self, models: Mapping[str, Preprocessor], engine: EngineClient) -> dict[str, Preprocessor]:
         """Return preprocessors of models with those of queries that read by them; one that is the same stays itself."""

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 from shutil import copytree
 from urllib.error import HTTPError
@@ -15,16 +16,19 @@ from urllib.request import Request, urlopen
 import psutil
 import pytest
 import torch
+from rich.console import Console
 
 from latebind.bench.client import Caller, encode, written
 from latebind.bench.server import launched
 from latebind.child import READY
-from latebind.cli.serve import say_where
+from latebind.cli.serve import say_what, say_where
 from latebind.cli.settings import check_machine, known_keys
 from latebind.domain.config import EngineConfig, FrontendConfig, ServeConfig
 from latebind.domain.errors import ConfigError
+from latebind.domain.model import ModelSpec, StepInputs, StepSpec, TensorSpec
 from latebind.engine.client import NAME
 from latebind.repository.directory import MANIFEST, MODEL, ModelDirectory
+from latebind.server.gateway import IndexEntry
 from tests.building import on_one_core
 from tests.versions import QUERY, WIDTH, add_version, built, spoil
 
@@ -63,6 +67,31 @@ def test_an_unknown_key_is_answered_by_those_that_there_are() -> None:
     assert "port" in known_keys("Object contains unknown field `prot` - at `$.server`")
     assert known_keys("Object contains unknown field `serve`").startswith("; the keys are server, ")
     assert known_keys("Expected `int`, got `str` - at `$.server.port`") == ""
+
+
+def test_who_watches_a_terminal_gets_a_table_and_others_get_lines(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor, step = TensorSpec("x", "float32", (4,)), StepSpec("gate", ("scale",), (), (StepInputs(("x",)),))
+    specs = [
+        ModelSpec("scale", "3", (tensor,), (tensor,), 2, 8, lookups=(0, 1)),
+        ModelSpec("asking", "1", (tensor,), (tensor,), 1, 8, steps=(step,)),
+    ]
+    entries = [IndexEntry(name="torn", version="", state="UNAVAILABLE", reason="weights differ")]
+    with caplog.at_level("INFO"):
+        say_what(specs, entries, as_table=False)
+    assert caplog.messages == ["serving scale version 3", "serving query asking: gate"]
+    written = StringIO()
+    monkeypatch.setattr("latebind.cli.serve.errors", Console(file=written, width=100))
+    say_what(specs, entries, as_table=True)
+    lines = [
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in written.getvalue().splitlines() if "│" in line
+    ]
+    assert lines == [
+        ["scale", "3", "x", "2", "0 1", ""],
+        ["asking", "query", "x", "1", "", ""],
+        ["torn", "", "", "", "", "weights differ"],
+    ]
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ PATIENCE = 10.0  # seconds that serving waits for the service
 STOP_SECONDS = 20.0
 MOST_WAITING = 1 << 22  # bytes that the service has not read; above it nothing is sampled
 GATHER_SECONDS = 0.01  # that answers are gathered before they are sent, so that the service wakes less often
+NOT_YET = "no adaptation service has started yet: nobody watches fidelity"
 PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until one that has died is followed by another: twice as many each time
 
 
@@ -219,6 +220,7 @@ class Following:
         self._find, self._in_use, self._forks = find, in_use, forks
         self._followed: Followed | None = None
         self._client: AdaptationClient | None = None
+        self._unwatched = ""
         self._changed = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
@@ -235,6 +237,10 @@ class Following:
     def figures(self) -> Mapping[str, AdaptationFigures]:
         """Return what the service last told, by model."""
         return {} if self._client is None else self._client.figures()
+
+    def unwatched(self) -> str:
+        """Return why nobody watches what is to be followed; "" where a service does."""
+        return self._unwatched
 
     async def begin(self, patience: float) -> None:
         """Have the service follow what is there, and wait for that, but not longer than `patience` seconds.
@@ -269,6 +275,8 @@ class Following:
         while True:
             self._changed.clear()
             self._followed, begun = self._find(), time.monotonic()
+            if not self._unwatched and self._followed is not None:
+                self._unwatched = NOT_YET
             try:
                 why = await self._follow(self._followed, first)
             except (LatebindError, OSError) as error:
@@ -277,6 +285,7 @@ class Following:
                     return
                 why = f"no adaptation service can be started yet: {error}"
             if why:
+                self._unwatched = why
                 pause = PAUSE if time.monotonic() - begun > LONGEST_PAUSE else min(2.0 * pause, LONGEST_PAUSE)
                 logger.error("%s", why)
                 await asyncio.sleep(pause)
@@ -294,6 +303,7 @@ class Following:
             first.set_result(None)
         try:
             self._client = client if self._find() == followed else None
+            self._unwatched = ""
             while self._find() == followed:
                 changed = asyncio.create_task(self._changed.wait())
                 try:

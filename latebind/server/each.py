@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 import numpy as np
 from msgspec.structs import replace
 
-from latebind.domain.errors import Failed, InvalidRequest, Unavailable
+from latebind.domain.errors import Failed, InvalidRequest, LatebindError, Unavailable
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.preprocessing.preprocessor import Prepared
 from latebind.server.gateway import NO_DIMS, Answer, Array, Claim, Gateway, array_dtype, as_numbers
@@ -82,14 +82,15 @@ class Superseded(Unavailable):
 class Sending:
     """A call of several rows of the model `spec`: what all of its parts have in common.
 
-    `check` raises unless a version that has replaced `spec` may answer, and `give_back` releases the slots of an
-    answered part, which is done then.
+    `check` raises unless a version that has replaced `spec` may answer, `give_back` releases the slots of an answered
+    part, which is done then, and `unclaimed` hears why so many rows had no slots.
     """
 
     gateway: Gateway
     spec: ModelSpec
     check: Callable[[ModelSpec], None]
     give_back: Callable[[Claim, Answer], None]
+    unclaimed: Callable[[LatebindError, int], None]
     deadline: float
     priority: int
     followed: TracedCall | None
@@ -138,9 +139,13 @@ class Sending:
 
     async def _claimed(self, part: Part, rows: Sequence[Prepared]) -> Claim:
         """Return the slots of a part, filled."""
-        claim = await self.gateway.claim(
-            self.spec.name, len(part.rows), deadline=self.deadline, priority=self.priority, dims=part.dims
-        )
+        try:
+            claim = await self.gateway.claim(
+                self.spec.name, len(part.rows), deadline=self.deadline, priority=self.priority, dims=part.dims
+            )
+        except LatebindError as error:
+            self.unclaimed(error, len(part.rows))
+            raise
         try:
             if claim.spec is not self.spec:
                 self.check(claim.spec)

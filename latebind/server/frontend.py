@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from latebind.domain.config import FrontendConfig
 from latebind.prompt import be_prompt, be_usual
 from latebind.server.access import Security
-from latebind.server.dashboard.dashboard import Dashboard
+from latebind.server.dashboard import Dashboard
 from latebind.server.gateway import Catalogue, Gateway, Observer
 from latebind.server.limits import Limits
 from latebind.server.listening import listen, listen_at, remove

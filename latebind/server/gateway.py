@@ -343,3 +343,6 @@ class Observer(Protocol):
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
         """Return the figures by model."""
+
+    def unwatched(self) -> str:
+        """Return why nobody sees the answers at the moment, "" where somebody does or where nothing is to be seen."""

@@ -59,6 +59,7 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_stage_failures": (Counter, "Stages that raised, once per batch", MODEL, "stage_failures"),
     "latebind_pending_requests": (Gauge, "Requests accepted and not yet ended", MODEL, "pending"),
     "latebind_http_replies": (Counter, "HTTP replies by status", ("status",)),
+    "latebind_turned_away": (Counter, "Rows that never came to the engine, by why", (*MODEL, "reason"), "turned_away"),
     "latebind_engine_restarts": (Counter, "Times the engine was replaced", ()),
     "latebind_figures_age_seconds": (Gauge, "Age of these figures; 0 while the engine answers", ()),
     "latebind_latency_seconds": (Histogram, "Arrival to answer", MODEL, "latency_seconds"),
@@ -109,7 +110,7 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_level_used": (Gauge, "Whether requests may be promised this fidelity", (*MODEL, "promised")),
     "latebind_retrainings": (Counter, "Retrainings by outcome", (*MODEL, "outcome")),
     "latebind_split_share": (Gauge, "Share of a model's requests that a version is to answer", MODEL),
-    "latebind_shadow_rows": (Counter, "Rows that a version was asked for aside", (*MODEL, "outcome")),
+    "latebind_shadow_rows": (Counter, "Rows that a version was asked for aside", (*MODEL, "outcome"), "shadows"),
     "latebind_learned_caches": (Info, "The version in use", MODEL),
     "nv_inference_request_success": (Untyped, "Requests answered", MODEL),
     "nv_inference_request_failure": (Untyped, "Requests not answered", (*MODEL, "reason")),
@@ -195,6 +196,7 @@ def prometheus_text(
     adaptation: Mapping[str, AdaptationFigures] | None = None,
     machine: Mapping[str, Figures] | None = None,
     reading: Mapping[str, Seconds] | None = None,
+    turned_away: Mapping[str, Mapping[str, int]] | None = None,
     shares: Mapping[str, float] | None = None,
     shadows: Mapping[str, Mapping[str, int]] | None = None,
 ) -> bytes:
@@ -202,7 +204,7 @@ def prometheus_text(
 
     Labels come from `versions`, the models that are served, never from what a client sent: what was unloaded while the
     engine told this is left out. `queries` are those of them that are queries. `shares` are of models in several
-    versions, in percent; `shadows` what their shadows have answered.
+    versions, in percent; `shadows` what their shadows have answered; `turned_away` rows that had no slots, by why.
     """
     found = Exposition()
     for status, count in sorted(replies.items()):
@@ -231,8 +233,8 @@ def prometheus_text(
             found.add("latebind_load_bytes", told["read_bytes"] - told["cached_bytes"], *labels, "disk")
         if shares and name in shares:
             found.add("latebind_split_share", shares[name] / 100.0, *labels)
-        for outcome, rows in (shadows or {}).get(name, {}).items():
-            found.add("latebind_shadow_rows", rows, *labels, outcome)
+        aside = {"turned_away": turned_away or {}, "shadows": shadows or {}}
+        found.tell({figure: counts.get(name, {}) for figure, counts in aside.items()}, *labels)
         if adaptation and name in adaptation:
             _add_adaptation(found, adaptation[name], labels)
     for what, value in (machine or {}).get("cpu", {}).items():

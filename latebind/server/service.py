@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -12,7 +13,18 @@ import numpy as np
 from msgspec import structs
 
 from latebind import __version__
-from latebind.domain.errors import ConfigError, Failed, InvalidRequest, NotFound, TurnedOff, Unavailable
+from latebind.domain.errors import (
+    ConfigError,
+    Expired,
+    Failed,
+    InvalidRequest,
+    LatebindError,
+    NotFound,
+    Refused,
+    TooLarge,
+    TurnedOff,
+    Unavailable,
+)
 from latebind.domain.metrics import Histogram
 from latebind.domain.model import TEXT_OUTPUT, Media, ModelSpec, Task
 from latebind.domain.split import Chooser, Split, public_name
@@ -55,6 +67,13 @@ EXTENSIONS = (
 MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # only where `manage` is on
 UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
 NOT_ANSWERING = "the engine stands still, or another one is starting: ask again later"
+UNREAD = "unread"
+UNCLAIMED: Mapping[type[LatebindError], str] = {
+    Refused: "no_place",
+    Expired: "no_place",
+    TooLarge: "too_many_rows",
+    Unavailable: "no_engine",
+}  # why rows had no slots
 MICROSECOND = 1e-6
 NOT_FOLLOWED: AbstractContextManager[None] = nullcontext()
 
@@ -93,6 +112,7 @@ class Service:
         self._trace_settings = Traces(TraceSettings.of_share(trace_rate))
         self.log = Log()
         self.reading: dict[str, Histogram] = {}  # seconds in which calls were read, by model
+        self.turned_away: dict[str, Counter[str]] = {}  # rows that never came to the engine, by model and why
         self.gateway = gateway
         self.tracing = Tracing(gateway.traces, self._trace_settings, export=export)
         self._default = deadline
@@ -111,6 +131,11 @@ class Service:
     def drain(self) -> None:
         """Refuse new infer calls from now on, and report not ready; calls under way go on."""
         self._draining = True
+
+    @property
+    def draining(self) -> bool:
+        """Whether new calls are refused because the server is to end."""
+        return self._draining
 
     def live(self) -> bool:
         """Tell whether the server and its engine run."""
@@ -267,9 +292,13 @@ class Service:
             raise InvalidRequest(f"{spec.name!r} takes tensors alone: {[tensor.name for tensor in spec.inputs]}")
         sizes = check(spec, preprocessor.raw, given, self._limits)
         begun = time.monotonic()
-        rows = await self._preparing.rows(
-            preprocessor, given, sizes, how, deadline=self._deadline(spec, terms or Terms(), len(sizes))
-        )
+        try:
+            rows = await self._preparing.rows(
+                preprocessor, given, sizes, how, deadline=self._deadline(spec, terms or Terms(), len(sizes))
+            )
+        except (Refused, Expired):
+            self._turned_away(spec, UNREAD, len(sizes))
+            raise
         self.reading.setdefault(spec.name, Histogram()).add(time.monotonic() - begun)
         return rows
 
@@ -298,7 +327,8 @@ class Service:
             def check(there: ModelSpec) -> None:
                 self._check_version(there, spec, version, preprocessor)
 
-            sending = Sending(self.gateway, spec, check, self._give_back, deadline, terms.priority, followed)
+            told = self._give_back, partial(self._unclaimed, spec)
+            sending = Sending(self.gateway, spec, check, *told, deadline, terms.priority, followed)
             try:
                 return await sending.answers(parts, rows)
             except Superseded:
@@ -422,9 +452,13 @@ class Service:
     async def _claim_filled(self, spec: ModelSpec, call: Call, fill: Fill, version: str | None) -> tuple[Claim, float]:
         """Return the slots of a call, filled, and its deadline."""
         deadline = time.monotonic() + self._seconds(spec, call.timeout) - call.waited
-        claim = await self.gateway.claim(
-            spec.name, call.rows, deadline=deadline, priority=call.priority, dims=call.dims
-        )
+        try:
+            claim = await self.gateway.claim(
+                spec.name, call.rows, deadline=deadline, priority=call.priority, dims=call.dims
+            )
+        except LatebindError as error:
+            self._unclaimed(spec, error, call.rows)
+            raise
         try:
             if claim.spec is not spec:
                 self._check_version(claim.spec, spec, version, call.preprocessor)
@@ -434,6 +468,16 @@ class Service:
             claim.release()
             raise
         return claim, deadline + time.monotonic() - begun
+
+    def _unclaimed(self, spec: ModelSpec, error: LatebindError, rows: int) -> None:
+        """Count rows for which there were no slots."""
+        for kind, why in UNCLAIMED.items():
+            if isinstance(error, kind):
+                self._turned_away(spec, why, rows)
+                return
+
+    def _turned_away(self, spec: ModelSpec, why: str, rows: int) -> None:
+        self.turned_away.setdefault(spec.name, Counter())[why] += rows
 
     def _check_version(
         self, there: ModelSpec, spec: ModelSpec, version: str | None, preprocessor: Preprocessor | None
@@ -508,6 +552,10 @@ class Service:
     def adaptation(self) -> Mapping[str, AdaptationFigures]:
         """Return the figures of learned caches that adapt to the traffic, by model."""
         return {} if self._observer is None else self._observer.figures()
+
+    def unwatched(self) -> str:
+        """Return why nobody watches learned caches that are to be watched, "" where somebody does."""
+        return "" if self._observer is None else self._observer.unwatched()
 
     def _show(self, claim: Claim, answer: Answer) -> None:
         """Let shadows and the observer see rows and answer while the slots still hold them."""

@@ -99,6 +99,9 @@ class Watching:
     def figures(self) -> Mapping[str, AdaptationFigures]:
         return {}
 
+    def unwatched(self) -> str:
+        return ""
+
 
 async def test_who_observes_a_model_sees_the_steps_that_it_answered(all_queries: Started) -> None:
     client, watching = all_queries.client, Watching()

@@ -1,7 +1,6 @@
 """Search by meaning: texts of files and of Python, an index over a real server, its answers over HTTP, and the page."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from examples.search.app import Embedder, Index, listening
 from examples.search.texts import Text, of_file, of_python
 from latebind.bench.server import serving
 from latebind.domain.errors import ConfigError, Unavailable
+from tests.browsing import chromium, missing
 from tests.building import made_once
 from tests.reading import build_readers
 
@@ -114,12 +114,9 @@ def test_searches_are_answered_over_http_and_wrong_ones_refused(index: Index) ->
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_shows_texts_as_texts_while_somebody_types(index: Index, scheme: str) -> None:
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("needs Chromium: none is on the PATH")
-    api = pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install playwright")
-    with searching(index) as url, api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    if told := missing():
+        pytest.skip(told)
+    with searching(index) as url, chromium() as browser:
         page = browser.new_page(viewport={"width": 390, "height": 700}, color_scheme=scheme)
         errors = list[str]()
         page.on("pageerror", lambda error: errors.append(str(error)))
@@ -134,4 +131,3 @@ def test_the_page_shows_texts_as_texts_while_somebody_types(index: Index, scheme
         page.get_by_label("What are you looking for?").fill("")
         page.locator("li").first.wait_for(state="detached")
         assert not errors
-        browser.close()

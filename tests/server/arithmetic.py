@@ -146,7 +146,9 @@ class Arithmetic:
     A query takes `STEPS`, only the first for rows that begin below 0. `reads` reads texts (`words`).
 
     There are `slots` places for rows of each model; who claims more than are free waits for some. `claims` are the
-    sizes of all claims so far. The first row has waited `WAITED` and run `RAN` seconds, the second twice that.
+    sizes of all claims so far. `ends` are requests by model and outcome beside those that are `answered`, which took
+    longer than any bound of the histogram where their model is `beyond` it. The first row has waited `WAITED` and run
+    `RAN` seconds, the second twice that.
     """
 
     def __init__(self, *specs: ModelSpec) -> None:
@@ -158,6 +160,8 @@ class Arithmetic:
         self.tame: set[str] = set()  # models that answer although they would not
         self.unready: set[str] = set()
         self.answered: Counter[str] = Counter()
+        self.ends: dict[str, dict[str, int]] = {}
+        self.beyond: set[str] = set()
         self.stuck = asyncio.Event()
         self.cancelled = asyncio.Event()
         self.deadlines: list[float] = []
@@ -202,8 +206,11 @@ class Arithmetic:
         assert rows <= self.slots
         while self.rows[model] + rows > self.slots:
             self._taken_changed.clear()
-            async with asyncio.timeout(deadline - time.monotonic()):
-                await self._taken_changed.wait()
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    await self._taken_changed.wait()
+            except TimeoutError:
+                raise Expired(f"{model} had no place by the deadline") from None
         self.claims.append((rows, dict(dims)))
         self.rows[model] += rows
         self.taken += 1
@@ -232,6 +239,9 @@ class Arithmetic:
     async def metrics(self) -> Snapshot:
         found = {name: figures(count) for name, count in self.answered.items()}
         for name, told in found.items():
+            told["requests"] |= self.ends.get(name, {})
+            if name in self.beyond:
+                told["latency_seconds"] |= {"counts": [0, 0, self.answered[name]]}
             if self.models[name].steps:  # batches are those of models
                 told["batches"] = {}
             if self.models[name].dims:

@@ -227,6 +227,9 @@ class Watching:
     def figures(self) -> Mapping[str, AdaptationFigures]:
         return {}
 
+    def unwatched(self) -> str:
+        return ""
+
 
 def test_an_observer_sees_every_row_and_a_trace_has_all_of_them() -> None:
     async def test() -> None:

@@ -41,6 +41,9 @@ class Watching:
     def figures(self) -> Mapping[str, AdaptationFigures]:
         return {}
 
+    def unwatched(self) -> str:
+        return ""
+
 
 def test_an_observer_sees_the_rows_in_their_places_once_the_answer_is_on_its_way() -> None:
     gateway = Arithmetic()

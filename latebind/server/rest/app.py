@@ -17,7 +17,7 @@ from latebind.domain.config import FrontendConfig, is_loopback
 from latebind.domain.errors import NotFound, UserError
 from latebind.repository.directory import NAME
 from latebind.server.access import Access, Guard
-from latebind.server.dashboard.dashboard import Dashboard
+from latebind.server.dashboard import Dashboard
 from latebind.server.limits import Foreign, Limits, MethodNotAllowed
 from latebind.server.listening import BACKLOG, waiting_at
 from latebind.server.rest.infer import Context
@@ -126,6 +126,8 @@ class RestApp:
         loop, limits = asyncio.get_running_loop(), self.context.limits
         self._listening = listening
         self._chores = [loop.create_task(self._keep_date()), loop.create_task(self._sweep(limits.idle_seconds))]
+        if self.context.dashboard is not None:
+            self._chores.append(loop.create_task(self.context.dashboard.follow(self.context.replies)))
         await asyncio.sleep(0)  # the first reply has a date
         if self._tls is None and listening.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(self._made, sock=listening, backlog=BACKLOG)

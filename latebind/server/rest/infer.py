@@ -33,7 +33,7 @@ from latebind.server.calls import (
     elements_from_json,
     with_time_waited,
 )
-from latebind.server.dashboard.dashboard import Dashboard
+from latebind.server.dashboard import Dashboard
 from latebind.server.described import (
     NO_DATA,
     NO_PARAMETERS,

@@ -14,7 +14,7 @@ import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge, TurnedOff, Unsupported
 from latebind.server.access import Access
-from latebind.server.dashboard.dashboard import PAGE, Dashboard
+from latebind.server.dashboard import PAGE, Dashboard
 from latebind.server.description import metadata, model_config
 from latebind.server.metrics import prometheus_text
 from latebind.server.rest.infer import Context, generate, generate_stream, infer
@@ -123,7 +123,7 @@ async def metrics(context: Context, request: Request) -> Reply:
     service = context.service
     snapshot, adaptation = await service.gateway.metrics(), service.adaptation()
     versions = {spec.name: spec.version for spec in service.models()}
-    replies, reading = dict(context.replies), deepcopy(service.reading)
+    replies, reading, turned_away = dict(context.replies), deepcopy(service.reading), deepcopy(service.turned_away)
     queries = {spec.name for spec in service.models() if spec.steps}
     splits = [chooser.split for chooser in service.splits.values()]
     shares = {split.served[version]: share for split in splits for version, share in split.shares.items()}
@@ -139,6 +139,7 @@ async def metrics(context: Context, request: Request) -> Reply:
             adaptation=adaptation,
             machine=machine,
             reading=reading,
+            turned_away=turned_away,
             shares=shares,
             shadows=shadows,
         )

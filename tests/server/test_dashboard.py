@@ -3,12 +3,13 @@
 import asyncio
 import time
 from itertools import count
+from typing import Any
 
 import pytest
 
 from latebind.domain.config import FrontendConfig
-from latebind.server.dashboard.dashboard import Shared
-from tests.server.conftest import PATIENCE, Site, opened, scalar
+from latebind.server.dashboard import Shared
+from tests.server.conftest import PATIENCE, Site, opened, scalar, until
 from tests.server.test_metrics import value
 
 
@@ -38,10 +39,15 @@ def test_its_figures_are_those_of_the_metrics() -> None:
     with opened() as site:
         for number in range(3):
             site.post("/v2/models/scalar/infer", {"inputs": [scalar(float(number))]})
-        told = site.get("/dashboard/data").json()
+        told: dict[str, Any] = {}
+
+        def has_all() -> bool:  # figures may be half a second old
+            told.update(site.get("/dashboard/data").json())
+            return bool(told["snapshot"]["models"].get("scalar", {}).get("requests", {}).get("answered") == 3)
+
+        until(has_all)
         text = site.get("/metrics").body
-        model = told["snapshot"]["models"]["scalar"]
-        assert model["requests"]["answered"] == 3
+        assert (told["troubles"], told["minute"]["ended"]) == ([], {"scalar": 3})
         assert value(text, "latebind_requests_total", model="scalar", version="1", outcome="answered") == 3
         assert {entry["name"]: entry["state"] for entry in told["models"]}["scalar"] == "READY"
         assert told["server"] == {"version": told["server"]["version"], "live": True, "ready": True}
@@ -62,3 +68,17 @@ def test_all_who_look_at_about_the_same_time_share_one_question_to_the_engine() 
         assert abs(time.time() - often.at) < PATIENCE
 
     asyncio.run(test())
+
+
+def test_what_is_refused_before_the_engine_is_a_trouble_and_a_figure() -> None:
+    with opened() as site:
+        site.gateway.rows["scalar"] = site.gateway.slots  # every place is taken
+        rows = {"inputs": [scalar(1.0)], "parameters": {"timeout": 1000}}
+        statuses = {site.post("/v2/models/scalar/infer", rows).status for _ in range(3)}
+        assert statuses == {504}
+        text = site.get("/metrics").body
+        assert value(text, "latebind_turned_away_total", model="scalar", version="1", reason="no_place") == 3
+        until(lambda: bool(site.get("/dashboard/data").json()["troubles"]))
+        (trouble,) = site.get("/dashboard/data").json()["troubles"]
+        assert trouble["what"].startswith("3 refused in ")
+        assert "--slots" in trouble["cure"]

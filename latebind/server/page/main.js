@@ -54,11 +54,10 @@ function tell() {
     health.className = "bad";
     write(health, `no figures: ${error.message}`);
   } else if (data) {
-    const well = data.server.live && data.server.ready;
-    const age = data.snapshot.age ?? 0;
-    health.className = well && !age ? "good" : "bad";
-    const old = age ? ` · the engine does not answer: figures of ${Math.ceil(age)} s ago` : "";
-    write(health, `${well ? "ready" : data.server.live ? "not ready" : "no engine"}${old} · version ${data.server.version}`);
+    const { troubles, server } = data;
+    health.className = troubles.some((one) => one.grave) ? "bad" : troubles.length ? "warn" : "good";
+    const found = troubles.length === 0 ? "all is well" : troubles.length === 1 ? "1 trouble" : `${troubles.length} troubles`;
+    write(health, `${found}${server.ready ? "" : " · not ready"} · version ${server.version}`);
   }
   if (data) view.show(feed);
 }

@@ -1,28 +1,32 @@
 // A query: its steps as a graph, what was planned for each and spent, and which models answered it.
 
 import { KeyFigures, Table, element, shape, write } from "./dom.js";
-import { count, gathered, lately, milliseconds, quantile, rate, share } from "./figures.js";
+import { NOTHING, count, gathered, lately, milliseconds, percentile, rate, share } from "./figures.js";
 import { ENDINGS, unanswered } from "./model.js";
+import { Troubles } from "./troubles.js";
 
-const [HEIGHT, GAP, WIDEST] = [86, 34, 230];
+const WIDE = 8; // pixels of a letter of a name, in the mean of wide ones
+const [UNDER, LINE, GAP, WIDEST] = [71, 17, 34, 230]; // what stands under the name in a box, and a line of the name
 
 export class Query {
   constructor(name) {
     this.pictureEvery = 500;
     this.name = name;
     this.title = element("h2", {}, name);
+    this.troubles = new Troubles(name);
     this.key = new KeyFigures();
+    this.endings = element("p", { class: "note" }, ENDINGS);
     this.graph = element("div");
     this.table = new Table([
       ["Step", (row) => row.key],
       ["Answered", (row) => row.answered],
       ["Planned, mean", (row) => milliseconds(row.budget)],
       ["Spent, mean", (row) => milliseconds(row.spent)],
-      ["Spent, p99", (row) => milliseconds(row.p99)],
+      ["Spent, p99", (row) => row.p99],
       ["Answered by", (row) => row.by],
     ]);
     const bars = "In each step: the mean time spent of the mean time planned, as numbers and as bars, spent below planned; red if more was spent.";
-    this.node = element("div", {}, this.title, this.key.node, element("p", { class: "note" }, ENDINGS),
+    this.node = element("div", {}, this.title, this.troubles.node, this.key.node, this.endings,
       element("div", { class: "cards" },
         element("section", { class: "card wide" }, element("h3", {}, "Steps"), this.graph, element("p", { class: "note" }, bars)),
         element("section", { class: "card wide" }, this.table.node)));
@@ -34,16 +38,19 @@ export class Query {
       write(this.title, `${this.name} is not served`);
       return;
     }
+    this.troubles.show(feed);
     const steps = feed.data.snapshot.steps?.[this.name] ?? {};
     const sum = gathered(lately(feed.rows, 10), this.name);
+    const lost = unanswered({ ...model.figures.requests, ...model.turnedAway });
+    this.endings.hidden = lost.length === 0;
     const { le, counts } = model.figures.latency_seconds;
     this.key.show([
       ["Answered", count(model.figures.requests.answered)],
       ["Answered a second", rate(sum.answered, sum.seconds)],
-      ["p50 since the start", milliseconds(quantile(le, counts, 0.5))],
-      ["p99 since the start", milliseconds(quantile(le, counts, 0.99))],
+      ["p50 since the start", percentile(le, counts, 0.5)],
+      ["p99 since the start", percentile(le, counts, 0.99)],
       ["Under way", count(model.figures.pending)],
-      ...unanswered(model.figures.requests),
+      ...lost,
     ]);
     const figures = model.steps.map((step) => described(step, steps[step.name]));
     this.graph.replaceChildren(drawn(model.steps, figures, feed.picture?.queries[this.name] ?? [], this.graph.clientWidth || 640));
@@ -60,7 +67,7 @@ function described(step, figures) {
     answered: count(number),
     budget: number ? figures.budget_seconds / number : null,
     spent: number ? figures.spent_seconds.sum / number : null,
-    p99: number ? quantile(figures.spent_seconds.le, figures.spent_seconds.counts, 0.99) : null,
+    p99: number ? percentile(figures.spent_seconds.le, figures.spent_seconds.counts, 0.99) : NOTHING,
     by: by.join(", "),
   };
 }
@@ -80,41 +87,43 @@ function drawn(steps, figures, now, room) {
   const rows = rowsOf(steps);
   const most = Math.max(...rows.map((row) => row.length));
   const width = Math.min(WIDEST, (room - 12 * (most - 1)) / most);
+  const names = steps.map((step) => lines(step.name, width - 20));
+  const tall = UNDER + LINE * Math.max(...names.map((some) => some.length));
   const places = new Map();
   rows.forEach((row, y) => row.forEach((step, x) => {
     const left = (room - row.length * width - (row.length - 1) * 12) / 2 + x * (width + 12);
-    places.set(step, [left, y * (HEIGHT + GAP) + 1]);
+    places.set(step, [left, y * (tall + GAP) + 1]);
   }));
-  const edges = steps.flatMap((step, to) => step.after.map((from) => edge(places.get(from), places.get(to), width)));
-  const boxes = steps.map((step, place) => box(step, figures[place], now[place] ?? 0, places.get(place), width));
-  const height = rows.length * (HEIGHT + GAP) - GAP + 4;
+  const edges = steps.flatMap((step, to) => step.after.map((from) => edge(places.get(from), places.get(to), width, tall)));
+  const boxes = steps.map((_, place) => box(names[place], figures[place], now[place] ?? 0, places.get(place), [width, tall]));
+  const height = rows.length * (tall + GAP) - GAP + 4;
   return shape("svg", { viewBox: `0 0 ${room} ${height}`, width: room, height, role: "img", "aria-label": "Steps of the query" }, ...edges, ...boxes);
 }
 
-function edge([fromX, fromY], [toX, toY], width) {
-  const [x, y, end, stop] = [fromX + width / 2, fromY + HEIGHT, toX + width / 2, toY];
+function edge([fromX, fromY], [toX, toY], width, tall) {
+  const [x, y, end, stop] = [fromX + width / 2, fromY + tall, toX + width / 2, toY];
   return shape("g", {},
     shape("path", { class: "edge", d: `M${x} ${y} C${x} ${y + GAP / 2} ${end} ${stop - GAP / 2} ${end} ${stop - 4}` }),
     shape("path", { class: "tip", d: `M${end} ${stop} l-4 -7 h8 z` }));
 }
 
-function box(step, figures, now, [x, y], width) {
+function box(name, figures, now, [x, y], [width, tall]) {
   const inner = width - 20;
   const most = Math.max(figures.budget ?? 0, figures.spent ?? 0) || 1;
   const over = figures.spent > figures.budget;
-  const bar = (value, top, kind) => shape("rect", { x: 10, y: top, width: (inner * (value ?? 0)) / most, height: 5, rx: 2, class: kind });
+  const below = LINE * (name.length - 1);
+  const bar = (value, top, kind) => shape("rect", { x: 10, y: top + below, width: (inner * (value ?? 0)) / most, height: 5, rx: 2, class: kind });
   const label = now ? `${count(figures.number)} answered, ${now} now` : `${count(figures.number)} answered`;
   return shape("g", { transform: `translate(${x} ${y})` },
-    shape("rect", { width, height: HEIGHT, rx: 8, class: now ? "box busy" : "box" }),
-    fitted(step.name, { x: 10, y: 20, "font-weight": 600 }, inner),
-    fitted(label, { x: 10, y: 37, class: "soft" }, inner),
-    fitted(`${milliseconds(figures.spent)} of ${milliseconds(figures.budget)}`, { x: 10, y: 54, class: over ? "soft late" : "soft" }, inner),
+    shape("rect", { width, height: tall, rx: 8, class: now ? "box busy" : "box" }),
+    ...name.map((line, number) => shape("text", { x: 10, y: 20 + LINE * number, "font-weight": 600 }, line)),
+    shape("text", { x: 10, y: 37 + below, class: "soft" }, label),
+    shape("text", { x: 10, y: 54 + below, class: over ? "soft late" : "soft" }, `${milliseconds(figures.spent)} of ${milliseconds(figures.budget)}`),
     bar(figures.budget, 62, "track"), bar(figures.spent, 70, over ? "bad" : "mark"));
 }
 
-// Text that is cut where there is no room for it; its title has all of it.
-function fitted(text, attributes, room) {
-  const most = Math.max(4, Math.floor(room / 7.2));
-  const short = text.length > most ? `${text.slice(0, most - 1)}…` : text;
-  return shape("text", attributes, short, shape("title", {}, text));
+// A name in lines that there is room for, whatever its letters: names need have no place to break at.
+function lines(name, room) {
+  const most = Math.max(4, Math.floor(room / WIDE));
+  return Array.from({ length: Math.ceil(name.length / most) }, (_, line) => name.slice(most * line, most * (line + 1)));
 }

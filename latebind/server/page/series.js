@@ -23,7 +23,7 @@ export class Series {
     const line = (title, of, paint) => ({
       x: at, y: of, name: title, mode: "lines", line: { color: colour(paint), width: 2 }, connectgaps: false,
     });
-    const percentile = (part) => some.map((sum) => scaled(quantile(bounds, sum.latency, part)));
+    const percentile = (part) => some.map((sum) => scaled(quantile(bounds, sum.latency, part), bounds.at(-1)));
     this.latency.show([line("p50", percentile(0.5), "blue"), line("p99", percentile(0.99), "amber")]);
     const second = (what) => each.map((sum) => sum[what] / sum.seconds);
     this.ended.show([
@@ -37,6 +37,7 @@ export class Series {
   }
 }
 
-function scaled(seconds) {
-  return seconds === null ? null : seconds * 1e3;
+// In milliseconds, and at most the last bound.
+function scaled(seconds, most) {
+  return seconds === null ? null : Math.min(seconds, most) * 1e3;
 }

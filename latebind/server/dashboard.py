@@ -1,8 +1,9 @@
-"""What the dashboard shows: its files, current figures and pictures of the workers, the same however many look."""
+"""What the dashboard shows: its files, figures, troubles and pictures of the workers, the same however many look."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from importlib.resources import files
 from importlib.util import find_spec
 from math import inf
@@ -12,15 +13,17 @@ from typing import Generic, TypeVar
 import msgspec
 
 from latebind import __version__
-from latebind.domain.errors import NotFound
+from latebind.domain.errors import LatebindError, NotFound
 from latebind.domain.model import ModelSpec
 from latebind.server.gateway import IndexEntry
 from latebind.server.rest.messages import JSON, Headers, Reply
 from latebind.server.service import Service
+from latebind.server.troubles import Minute, Sight, troubles
 
 T = TypeVar("T")
 
 FIGURES_EVERY, PICTURES_EVERY = 0.5, 0.1  # seconds from one to the next; a page asks for figures once a second
+LOOK_EVERY = 10.0  # seconds, while nobody looks: who comes then wants to know what went wrong in the last minute
 TYPES = {
     ".html": b"text/html; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
@@ -63,12 +66,13 @@ class Shared(Generic[T]):
 
 
 class Dashboard:
-    """The dashboard of one frontend: its files, figures and pictures. Pages keep the history of the figures."""
+    """The dashboard of one frontend: its files, figures, troubles and pictures. Pages keep the history of figures."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._snapshot = Shared(service.gateway.metrics, FIGURES_EVERY)
         self._picture = Shared(service.gateway.picture, PICTURES_EVERY)
+        self._minute = Minute()
         self._files: dict[str, bytes] = {}  # read once, when the first is asked for
 
     async def file(self, name: str = PAGE) -> Reply:
@@ -82,19 +86,48 @@ class Dashboard:
         kind = TYPES[Path(name).suffix]
         return Reply(self._files[name], ((b"content-type", kind), AGAIN, *SAFE))
 
+    async def follow(self, replies: Mapping[int, int]) -> None:
+        """Look now and then, so that what is counted of the last minute is known to who looks next; until cancelled."""
+        while True:
+            with suppress(LatebindError):  # the engine has just ended
+                await self._look(replies)
+            await asyncio.sleep(LOOK_EVERY)
+
+    async def _look(self, replies: Mapping[int, int]) -> Sight:
+        """Return what there is to see; `replies` are counted by status. Raises `Unavailable`."""
+        service, snapshot = self._service, await self._snapshot.get()
+        counts = service.shadows.counts
+        splits = [chooser.split for chooser in service.splits.values()]
+        sight = Sight(
+            time.monotonic(),
+            snapshot,
+            live=service.live(),
+            ready=service.ready(),
+            draining=service.draining,
+            entries=service.entries(),
+            turned_away=service.turned_away,
+            replies=replies,
+            adaptation=service.adaptation(),
+            unwatched=service.unwatched(),
+            shadows={(name := split.served[version]): counts(name) for split in splits for version in split.shadows},
+        )
+        self._minute.take(sight)
+        return sight
+
     async def figures(self, replies: Mapping[int, int]) -> Reply:
-        """Return all figures and since when they stand; `replies` are counted by status. Raises `Unavailable`."""
-        service = self._service
-        snapshot = await self._snapshot.get()
-        listed = {entry["name"]: entry for entry in service.entries()}
+        """Return all figures, since when they stand, and what is wrong. Raises `Unavailable`."""
+        service, sight = self._service, await self._look(replies)
+        listed = {entry["name"]: entry for entry in sight.entries}
         served = {spec.name: spec for spec in service.models()}
         told = {
-            "server": {"version": __version__, "live": service.live(), "ready": service.ready()},
+            "server": {"version": __version__, "live": sight.live, "ready": sight.ready},
+            "troubles": troubles(sight, self._minute),
+            "minute": self._minute.told(),
             "models": [_described(listed.get(name), served.get(name)) for name in sorted({*listed, *served})],
             "at": self._snapshot.at,
-            "snapshot": snapshot,
-            "adaptation": service.adaptation(),
-            "replies": {str(status): count for status, count in replies.items()},
+            "snapshot": sight.snapshot,
+            "adaptation": sight.adaptation,
+            "turned_away": sight.turned_away,
         }
         return Reply(msgspec.json.encode(told), FRESH)
 

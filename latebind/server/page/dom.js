@@ -23,7 +23,7 @@ export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-// A list of names and values that is filled again and again: [[name, value], ...].
+// A list of names and values that is filled again and again: [[name, value], ...]; what is not among them goes.
 export class KeyFigures {
   constructor() {
     this.node = element("dl", { class: "key" });
@@ -31,14 +31,24 @@ export class KeyFigures {
   }
 
   show(pairs) {
-    for (const [name, value] of pairs) {
-      if (!this.values.has(name)) {
-        const place = element("dd");
-        this.node.append(element("div", {}, element("dt", {}, name), place));
-        this.values.set(name, place);
+    const wanted = new Set(pairs.map(([name]) => name));
+    for (const [name, place] of this.values) {
+      if (!wanted.has(name)) {
+        place.parentNode.remove();
+        this.values.delete(name);
       }
-      write(this.values.get(name), value);
     }
+    pairs.forEach(([name, value], place) => {
+      if (!this.values.has(name)) {
+        const made = element("dd");
+        element("div", {}, element("dt", {}, name), made);
+        this.values.set(name, made);
+      }
+      const pair = this.values.get(name).parentNode;
+      const there = this.node.children[place];
+      if (there !== pair) this.node.insertBefore(pair, there ?? null);
+      write(this.values.get(name), value);
+    });
   }
 }
 

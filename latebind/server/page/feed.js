@@ -54,7 +54,7 @@ export class Feed {
     const data = await fetched("data");
     const before = this.data;
     if (before !== null && data.at > before.at && data.snapshot.age === undefined) {
-      this.rows.push({ at: data.at, seconds: data.at - before.at, models: changes(data.snapshot.models, before.snapshot.models) });
+      this.rows.push({ at: data.at, seconds: data.at - before.at, models: changes(data, before) });
     }
     this.rows = this.rows.filter((row) => row.at >= data.at - REMEMBERED && row.at <= data.at);
     this.past.push([performance.now(), data.snapshot.models]);
@@ -79,7 +79,7 @@ export class Feed {
   // The model of this name with its figures, or undefined.
   model(name) {
     const model = this.data.models.find((one) => one.name === name);
-    return model && { ...model, figures: this.data.snapshot.models[name] };
+    return model && { ...model, figures: this.data.snapshot.models[name], turnedAway: this.data.turned_away[name] ?? {} };
   }
 
   // The figures of a model about a minute ago, as far back as this page remembers.
@@ -91,7 +91,11 @@ export class Feed {
 
 // What became of requests from one look to the next, by model; of models without any, nothing.
 function changes(now, before) {
-  const found = Object.entries(now).map(([name, figures]) => [name, change(figures, before[name])]);
+  const away = (data, name) => Object.values(data.turned_away[name] ?? {}).reduce((sum, rows) => sum + rows, 0);
+  const found = Object.entries(now.snapshot.models).map(([name, figures]) => {
+    const found = change(figures, before.snapshot.models[name]);
+    return [name, { ...found, refused: found.refused + away(now, name) - away(before, name) }];
+  });
   return Object.fromEntries(found.filter(([, each]) => each.answered + each.refused + each.lost + each.pending > 0));
 }
 

@@ -31,7 +31,7 @@ export function lately(rows, seconds) {
   return rows.filter((row) => row.at > from);
 }
 
-// The value in seconds that a share of all is at most at; null where there are none.
+// The value in seconds that a share of all is at most at; null where there are none, Infinity beyond the last bound.
 export function quantile(bounds, counts, share) {
   const all = counts.reduce((sum, count) => sum + count, 0);
   if (all === 0) return null;
@@ -43,7 +43,13 @@ export function quantile(bounds, counts, share) {
     }
     left -= counts[place];
   }
-  return bounds.at(-1);
+  return Infinity;
+}
+
+// The same as a text: beyond the last bound nobody knows more than that.
+export function percentile(bounds, counts, share) {
+  const value = quantile(bounds, counts, share);
+  return value === Infinity ? `>${bounds.at(-1)} s` : milliseconds(value);
 }
 
 export function milliseconds(seconds) {

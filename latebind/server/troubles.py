@@ -1,0 +1,365 @@
+"""What is wrong with a server, in words, the worst first, each with what to do next. No clock, no I/O."""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from latebind.adaptation.controller import FULL_DEPTH
+from latebind.server.gateway import AdaptationFigures, IndexEntry, Snapshot
+from latebind.server.service import NOT_ANSWERING
+
+WINDOW: Final = 60.0  # seconds that counts are of
+FIRST: Final = frozenset({"closing", "dead", "stands still", "starting"})  # states in which nothing is answered
+LOADING: Final = 0.25  # of the time: a server that loads models for more of it has too little memory for them
+MISTAKES: Final = 10  # calls in a window that clients may get wrong before it is worth a line
+WANTED_OR_SAID: Final = ("unloaded", NOT_ANSWERING)  # reasons: somebody asked for it; it is told of the engine
+OLD: Final = 1.0  # seconds: one that is busy may answer so late
+
+Counts = dict[tuple[str, str], float]
+"""By model, "" for the server, and what is counted."""
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """One thing that is wrong: `what` it is, to stand behind the model's name, and its `cure`, in sentences.
+
+    `model` is the name that it is served by, "" for the server itself, and `state` a word for it in a table. `grave` is
+    what costs answers, or makes them worse than promised. `rows` have gone unanswered for it in the last minute.
+    """
+
+    model: str
+    state: str
+    what: str
+    cure: str
+    grave: bool = True
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a server tells of itself at one moment, `at` in seconds of any clock.
+
+    `turned_away` counts rows that never came to the engine, by model and why; `replies` those over HTTP by status;
+    `shadows` rows by the version that was asked aside, and how its answers compare. `unwatched` says why nobody watches
+    fidelity that is to be watched, "" where somebody does.
+    """
+
+    at: float
+    snapshot: Snapshot
+    live: bool = True
+    ready: bool = True
+    draining: bool = False
+    entries: Sequence[IndexEntry] = ()
+    turned_away: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    replies: Mapping[int, int] = field(default_factory=dict)
+    adaptation: Mapping[str, AdaptationFigures] = field(default_factory=dict)
+    unwatched: str = ""
+    shadows: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def counts(self) -> Counts:
+        """Return all that is counted since some start."""
+        found: Counts = {("", "restarts"): self.snapshot.get("restarts", 0)}
+        for status, number in self.replies.items():
+            found["", str(status)] = number
+        for name, model in self.snapshot["models"].items():
+            for outcome, number in model["requests"].items():
+                found[name, outcome] = number
+        for name, whys in self.turned_away.items():
+            for why, number in whys.items():
+                found[name, why] = number
+        memory = self.snapshot.get("memory")
+        for held in memory["models"].values() if memory else ():
+            found["", "loads"] = found.get(("", "loads"), 0) + held["load_seconds"]["count"]
+            found["", "load_seconds"] = found.get(("", "load_seconds"), 0.0) + held["load_seconds"]["sum"]
+        return found
+
+
+class Minute:
+    """What has been counted in the last minute, of counts that begin anew with each engine.
+
+    What an engine counted between the last look and its end is not in it.
+    """
+
+    def __init__(self) -> None:
+        self._before: Counts | None = None
+        self._began = self._until = 0.0
+        self._steps: deque[tuple[float, Counts]] = deque()
+
+    def take(self, sight: Sight) -> None:
+        """Take note of a look, a later one than those before."""
+        now, before = sight.counts(), self._before
+        if before is None:
+            self._began = sight.at
+        else:
+            new = {key: value - (old if value >= (old := before.get(key, 0)) else 0) for key, value in now.items()}
+            self._steps.append((sight.at, {key: value for key, value in new.items() if value}))
+        self._before, self._until = now, sight.at
+        while self._steps and self._steps[0][0] <= sight.at - WINDOW:
+            self._began, _ = self._steps.popleft()
+
+    def told(self) -> dict[str, object]:
+        """Return how long it is, and how many requests ended in it, and were answered, by model."""
+        ended: defaultdict[str, float] = defaultdict(float)
+        answered: defaultdict[str, float] = defaultdict(float)
+        for (name, counted), number in self.sums().items():
+            if name and counted != "cancelled":
+                ended[name] += number
+            if counted == "answered":
+                answered[name] += number
+        return {"seconds": self.seconds, "ended": ended, "answered": answered}
+
+    @property
+    def seconds(self) -> float:
+        """How long that minute is: shorter where nobody has looked for so long."""
+        return self._until - self._began
+
+    def sums(self) -> Counts:
+        """Return what was counted in it, 0 for all that was not."""
+        found: Counts = defaultdict(float)
+        for _, step in self._steps:
+            for key, value in step.items():
+                found[key] += value
+        return found
+
+
+def troubles(sight: Sight, minute: Minute) -> list[Trouble]:
+    """Return what is wrong, the worst first: where nothing is answered, then where the most is lost."""
+    sums = minute.sums()
+    when = "in a minute" if minute.seconds >= 0.9 * WINDOW else f"in {max(1.0, minute.seconds):.0f} s"
+    found = [
+        *_of_engine(sight, int(sums["", "restarts"]), when),
+        *_of_models(sight),
+        *_of_requests(sight, sums, when),
+        *_of_memory(sight, sums, minute.seconds, when),
+        *_of_fidelity(sight),
+        *_of_shadows(sight),
+        *_of_clients(sums, when),
+    ]
+    return sorted(found, key=lambda one: (not one.grave, one.state not in FIRST, one.state != NOT_SERVED, -one.rows))
+
+
+# The server itself ---------------------------------------------------------------------------------------------------
+
+
+def _of_engine(sight: Sight, restarts: int, when: str) -> Iterator[Trouble]:
+    age = sight.snapshot.get("age", 0.0)
+    if sight.draining:
+        yield Trouble("", "closing", "The server is shutting down", "New calls are refused: send them to another one.")
+    elif not sight.live:
+        yield Trouble("", "dead", "The engine has ended: nothing is answered", "The log says why; start it again.")
+    elif age >= OLD:
+        yield Trouble(
+            "",
+            "stands still",
+            f"The engine has not answered for {age:.0f} s",
+            "The log says in which model it stands still. After `generations.patience` another takes over.",
+        )
+    elif not sight.ready:
+        yield Trouble(
+            "",
+            "starting",
+            "No engine serves all models: another one is starting",
+            "Calls wait for it until their deadline. The log says why the last one ended.",
+        )
+    if restarts:
+        often = "once" if restarts == 1 else f"{restarts} times"
+        yield Trouble(
+            "",
+            "restarted",
+            f"The engine died {often} {when}; calls under way got 503",
+            "The log says which models it ran. One that goes on like this is taken out of service.",
+        )
+
+
+NOT_SERVED: Final = "not served"
+
+
+def _of_models(sight: Sight) -> Iterator[Trouble]:
+    for entry in sight.entries:
+        name, reason = entry["name"], entry["reason"]
+        if entry["state"] == "UNAVAILABLE" and reason not in WANTED_OR_SAID:
+            told = reason.removeprefix(f"{name} is not served: ").removeprefix(f"{name}/")
+            yield Trouble(name, NOT_SERVED, "not served", _sentence(told))
+        elif entry["state"] == "READY" and reason and not (_lacking(sight, name) and "--memory" in reason):
+            what = f"served in version {entry['version']}, which is not its newest"
+            yield Trouble(name, "older version", what, _sentence(reason), grave=False)
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
+
+ASK_LESS: Final = "Allow more time (`--deadline-ms`), or add `--workers` or machines: `latebind plan` says how many."
+LOST: Final = {  # by what is counted: a word for a table, what became of them, and the cure
+    "refused_late": ("refuses", "refused {when}; would have been late", ASK_LESS),
+    "refused_full": (
+        "refuses",
+        "refused {when}; its queue is full",
+        "Add `--workers` or machines: `latebind plan` says how many. Or send less.",
+    ),
+    "no_place": (
+        "refuses",
+        "refused {when}; all of its places were taken",
+        "Add `--workers` or machines: `latebind plan` says how many. Or let more wait: `--slots`.",
+    ),
+    "too_many_rows": (
+        "refuses",
+        "refused {when}; more in one call than it has places",
+        "Send fewer rows in a call, or start with more `--slots`.",
+    ),
+    "no_engine": (
+        "refuses",
+        "refused {when}; no engine served it",
+        "Send them again: another engine starts by itself. The log says why the last one ended.",
+    ),
+    "unread": (
+        "refuses",
+        "refused {when}; too much to read: texts, pictures or sounds",
+        "Send fewer in a call, or spread them over more machines.",
+    ),
+    "not_loaded": (
+        "not loaded",
+        "failed {when}; it could not be brought into memory",
+        "The log says why; `latebind models` says whether its files are whole.",
+    ),
+    "expired": (
+        "late",
+        "late {when}; accepted, but not answered by their deadline",
+        "Leave the cores to the server, build the model again on this machine, or allow more time (`--deadline-ms`).",
+    ),
+    "failed": (
+        "fails",
+        "failed {when}; the model raised",
+        "The log has each error: mend what the client sends, or the model.",
+    ),
+}
+
+
+def _of_requests(sight: Sight, sums: Counts, when: str) -> Iterator[Trouble]:
+    memory = sight.snapshot.get("memory")
+    for (name, counted), number in [*sums.items()]:
+        rows = int(number)
+        if counted == "refused_loading":
+            assert memory is not None, "memory is limited where models are loaded for requests"
+            needed = sum(held["bytes"] for held in memory["models"].values())
+            cure = (
+                f"All models need {_bytes(needed)} of {_bytes(memory['budget_bytes'])}: start with more `--memory`, "
+                "or allow more time (`--deadline-ms`)."
+            )
+            yield Trouble(name, "refuses", f"{rows:,} refused {when}; it was not in memory", cure, rows=rows)
+        elif counted == "refused_late" and (lacking := _lacking(sight, name)) is not None:
+            yield Trouble(name, "refuses", f"{rows:,} refused {when}; {lacking}", MORE_MEMORY, rows=rows)
+        elif counted in LOST:
+            state, what, cure = LOST[counted]
+            yield Trouble(name, state, f"{rows:,} {what.format(when=when)}", cure, rows=rows)
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+MORE_MEMORY: Final = (
+    "Start with more `--memory` or fewer `--slots`, or allow the time to load it piece by piece for each batch: "
+    "`--deadline-ms`."
+)
+
+
+def _lacking(sight: Sight, name: str) -> str | None:
+    """Return what to tell of a model that memory does not hold as a whole, None for all others."""
+    memory = sight.snapshot.get("memory")
+    held = memory["models"].get(name) if memory else None
+    if memory is None or held is None or held["bytes"] <= memory["budget_bytes"]:
+        return None
+    return f"it needs {_bytes(held['bytes'])} of {_bytes(memory['budget_bytes'])}"
+
+
+def _of_memory(sight: Sight, sums: Counts, seconds: float, when: str) -> Iterator[Trouble]:
+    memory = sight.snapshot.get("memory")
+    if memory is None:
+        return
+    for name in memory["models"]:
+        if (lacking := _lacking(sight, name)) is not None and not sums[name, "refused_late"]:
+            what = f"does not fit into memory; {lacking}"
+            yield Trouble(name, "does not fit", what, MORE_MEMORY, grave=False)
+    loading = sums["", "load_seconds"]
+    if seconds and loading > LOADING * seconds:
+        needed = sum(held["bytes"] for held in memory["models"].values())
+        yield Trouble(
+            "",
+            "loads",
+            f"Models come and go: {sums['', 'loads']:,.0f} loads took {loading:.0f} s {when}",
+            f"They need {_bytes(needed)} of {_bytes(memory['budget_bytes'])}: start with more `--memory`, or serve "
+            "fewer models here.",
+            grave=False,
+        )
+
+
+def _bytes(value: float) -> str:
+    """Return bytes as people read them, as the page does."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000.0:
+            return f"{value:.0f} {unit}" if unit == "B" or value >= 10.0 else f"{value:.1f} {unit}"
+        value /= 1000.0
+    return f"{value:.1f} TB"
+
+
+# Learned caches and other versions -----------------------------------------------------------------------------------
+
+
+def _of_fidelity(sight: Sight) -> Iterator[Trouble]:
+    if sight.unwatched:
+        cure = "Another one starts by itself, where a core is idle. The log says why the last one ended."
+        yield Trouble("", "unwatched", _sentence(sight.unwatched)[:-1], cure, grave=False)
+    for name, told in sight.adaptation.items():
+        fidelity, target = told["fidelity"], told.get("target", 0.0)
+        if told["version"] == FULL_DEPTH:
+            what = "early exits are stopped; each request runs the whole network"
+            cure = (
+                "They go on once a version is shown to be good enough. `latebind calibrate` on data nearer to your "
+                "traffic may be sooner."
+            )
+            yield Trouble(name, "no exits", what, cure, grave=False)
+        elif fidelity is not None and told["upper"] < target:
+            what = f"{fidelity:.1%} of its answers are those of the full network; {target:.1%} are promised"
+            cure = "Serve it with `--no-exits`, or `latebind calibrate` it on data nearer to your traffic."
+            yield Trouble(name, "unfaithful", what, cure)
+        for level in told.get("levels", ()):
+            if not level["used"] and told["version"] != FULL_DEPTH:
+                what = f"answers with a fidelity of {level['promised']:.1%} are stopped; samples show less"
+                cure = "They go on once samples show it. `latebind calibrate` on data nearer to your traffic helps."
+                yield Trouble(name, "fewer levels", what, cure, grave=False)
+
+
+def _of_shadows(sight: Sight) -> Iterator[Trouble]:
+    for name, rows in sight.shadows.items():
+        other, failed, same = (rows.get(outcome, 0) for outcome in ("other", "failed", "same"))
+        asked = other + failed + same
+        if other:
+            what = f"{other:,} of {asked:,} of its answers are not those that clients got"
+            cure = "Compare the two before you give it a share of the requests (`--split`)."
+            yield Trouble(name, "disagrees", what, cure, grave=False)
+        if failed:
+            what = f"{failed:,} of {asked:,} rows that it was asked for aside were not answered"
+            yield Trouble(name, "fails aside", what, "Lend it no requests yet; the log says why.", grave=False)
+
+
+# Clients -------------------------------------------------------------------------------------------------------------
+
+MISTAKEN: Final = {
+    "400": ("calls were faulty (400)", "The reply of each says what is wrong with it."),
+    "401": ("calls had no valid token (401)", "Send that of `--token-file` as `Authorization: Bearer`."),
+    "403": ("calls were not allowed (403)", "The reply of each names the option that would allow it."),
+    "404": ("calls asked for what is not there (404)", "The reply of each lists the names that there are."),
+    "413": ("calls were too large (413)", "Send fewer rows in a call, or start with a larger `--max-body`."),
+}
+
+
+def _of_clients(sums: Counts, when: str) -> Iterator[Trouble]:
+    said = {"413"} if any(counted == "too_many_rows" for _, counted in sums) else set[str]()  # of a model
+    for status, (what, cure) in MISTAKEN.items():
+        if (number := sums["", status]) >= MISTAKES and status not in said:
+            yield Trouble("", "mistakes", f"{number:,.0f} {what} {when}", cure, grave=False)
+
+
+def _sentence(text: str) -> str:
+    """Return a text that begins and ends as a sentence."""
+    whole = text.strip()
+    return whole[:1].upper() + whole[1:] + ("" if whole.endswith((".", "?", "!")) else ".")

@@ -12,7 +12,7 @@ from latebind.server.gateway import AdaptationFigures, IndexEntry, Snapshot
 from latebind.server.service import NOT_ANSWERING
 
 WINDOW: Final = 60.0  # seconds that counts are of
-FIRST: Final = frozenset({"closing", "dead", "stands still", "starting"})  # states in which nothing is answered
+FIRST: Final = frozenset({"closing", "dead", "hangs", "starting"})  # states in which nothing is answered
 LOADING: Final = 0.25  # of the time: a server that loads models for more of it has too little memory for them
 MISTAKES: Final = 10  # calls in a window that clients may get wrong before it is worth a line
 WANTED_OR_SAID: Final = ("unloaded", NOT_ANSWERING)  # reasons: somebody asked for it; it is told of the engine
@@ -152,9 +152,9 @@ def _of_engine(sight: Sight, restarts: int, when: str) -> Iterator[Trouble]:
     elif age >= OLD:
         yield Trouble(
             "",
-            "stands still",
+            "hangs",
             f"The engine has not answered for {age:.0f} s",
-            "The log says in which model it stands still. After `generations.patience` another takes over.",
+            "The log says in which model it hangs. After `generations.patience` seconds another one takes over.",
         )
     elif not sight.ready:
         yield Trouble(
@@ -191,20 +191,20 @@ def _of_models(sight: Sight) -> Iterator[Trouble]:
 
 ASK_LESS: Final = "Allow more time (`--deadline-ms`), or add `--workers` or machines: `latebind plan` says how many."
 LOST: Final = {  # by what is counted: a word for a table, what became of them, and the cure
-    "refused_late": ("refuses", "refused {when}; would have been late", ASK_LESS),
+    "refused_late": ("refuses", "refused {when}; they would have been late", ASK_LESS),
     "refused_full": (
         "refuses",
         "refused {when}; its queue is full",
-        "Add `--workers` or machines: `latebind plan` says how many. Or send less.",
+        "Add `--workers` or machines (`latebind plan` says how many), or send less.",
     ),
     "no_place": (
         "refuses",
-        "refused {when}; all of its places were taken",
-        "Add `--workers` or machines: `latebind plan` says how many. Or let more wait: `--slots`.",
+        "refused {when}; all of its slots were taken",
+        "Add `--workers` or machines (`latebind plan` says how many), or let more wait (`--slots`).",
     ),
     "too_many_rows": (
         "refuses",
-        "refused {when}; more in one call than it has places",
+        "refused {when}; one call had more rows than it has slots",
         "Send fewer rows in a call, or start with more `--slots`.",
     ),
     "no_engine": (
@@ -285,7 +285,7 @@ def _of_memory(sight: Sight, sums: Counts, seconds: float, when: str) -> Iterato
         yield Trouble(
             "",
             "loads",
-            f"Models come and go: {sums['', 'loads']:,.0f} loads took {loading:.0f} s {when}",
+            f"Models are loaded again and again: {sums['', 'loads']:,.0f} loads took {loading:.0f} s {when}",
             f"They need {_bytes(needed)} of {_bytes(memory['budget_bytes'])}: start with more `--memory`, or serve "
             "fewer models here.",
             grave=False,
@@ -333,18 +333,20 @@ def _of_shadows(sight: Sight) -> Iterator[Trouble]:
         other, failed, same = (rows.get(outcome, 0) for outcome in ("other", "failed", "same"))
         asked = other + failed + same
         if other:
-            what = f"{other:,} of {asked:,} of its answers are not those that clients got"
+            what = f"{other:,} of {asked:,} of its answers differ from those that clients got"
             cure = "Compare the two before you give it a share of the requests (`--split`)."
             yield Trouble(name, "disagrees", what, cure, grave=False)
         if failed:
-            what = f"{failed:,} of {asked:,} rows that it was asked for aside were not answered"
-            yield Trouble(name, "fails aside", what, "Lend it no requests yet; the log says why.", grave=False)
+            what = f"{failed:,} of {asked:,} copied requests were not answered"
+            yield Trouble(
+                name, "fails aside", what, "Give it no share of the requests yet; the log says why.", grave=False
+            )
 
 
 # Clients -------------------------------------------------------------------------------------------------------------
 
 MISTAKEN: Final = {
-    "400": ("calls were faulty (400)", "The reply of each says what is wrong with it."),
+    "400": ("calls were invalid (400)", "The reply of each says what is wrong with it."),
     "401": ("calls had no valid token (401)", "Send that of `--token-file` as `Authorization: Bearer`."),
     "403": ("calls were not allowed (403)", "The reply of each names the option that would allow it."),
     "404": ("calls asked for what is not there (404)", "The reply of each lists the names that there are."),

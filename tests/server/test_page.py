@@ -24,7 +24,7 @@ NAMED = {  # of the server that is `troubled`: how each of its troubles begins
     TORN: "not served",
     "picks": r"[\d,]+ failed in .*; the model raised",
     "large": r"[\d,]+ refused in .*; it needs \d+\sMB of \d+\sMB",
-    "bulk": r"[\d,]+ refused in .*; more in one call than it has places",
+    "bulk": r"[\d,]+ refused in .*; one call had more rows than it has slots",
     "": "The engine died once in ",
 }
 SEEN = """item => { const {top, bottom, left, right} = item.getBoundingClientRect();

@@ -148,7 +148,7 @@ def test_whoever_should_watch_and_does_not_is_told_and_so_are_shadows_that_disag
     assert found.what == "The adaptation service has died"
     shadows = {"digits:2": {"same": 288, "other": 12, "passed_over": 5000}, "words:2": {"same": 40}}
     (found,) = after(Sight(100.0, snapshot(), shadows=shadows))
-    assert (found.model, found.what) == ("digits:2", "12 of 300 of its answers are not those that clients got")
+    assert (found.model, found.what) == ("digits:2", "12 of 300 of its answers differ from those that clients got")
 
 
 def test_a_server_that_loads_models_most_of_the_time_is_told_so() -> None:
@@ -156,7 +156,7 @@ def test_a_server_that_loads_models_most_of_the_time_is_told_so() -> None:
     for one in held["models"].values():
         one["load_seconds"] = {"count": 10, "sum": 10.0}
     (found,) = after(Sight(100.0, snapshot(memory=held)))
-    assert found.what == "Models come and go: 20 loads took 20 s in a minute"
+    assert found.what == "Models are loaded again and again: 20 loads took 20 s in a minute"
     assert "They need 60 MB of 42 MB" in found.cure
 
 

@@ -77,7 +77,7 @@ def test_what_nobody_asks_is_folded_on_a_narrow_page(browser: Any) -> None:
         with opened() as site, page_at(browser, site, width=width) as page:
             site.gateway.answered["double"] += 1
             page.open()
-            page.wait_for("models that nobody asks")
+            page.wait_for("models without requests")
             page.tab.locator("section.card a", has_text="double").wait_for(timeout=PATIENCE * 1e3)
             assert page.tab.locator("details tr", has_text="scalar").is_visible() is is_open
             assert page.fits

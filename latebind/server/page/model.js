@@ -14,7 +14,7 @@ export const ENDINGS = "Refused: told at once, for the reason that is named. Lat
 const KINDS = { // how a request may end that is not answered, in the words of a person
   refused_late: "Refused, would be late",
   refused_full: "Refused, queue full",
-  no_place: "Refused, no place free",
+  no_place: "Refused, no slot free",
   too_many_rows: "Refused, too many rows",
   no_engine: "Refused, no engine",
   unread: "Refused, too much to read",

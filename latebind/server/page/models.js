@@ -49,7 +49,7 @@ export class Models {
     this.idle.hidden = idle.length === 0;
     const unfolded = busy.length === 0 || matchMedia(WIDE).matches;
     if (unfolded !== this.unfolded) this.idle.open = this.unfolded = unfolded;
-    write(this.count, idle.length === 1 ? "1 model that nobody asks" : `${count(idle.length)} models that nobody asks`);
+    write(this.count, idle.length === 1 ? "1 model without requests" : `${count(idle.length)} models without requests`);
   }
 
   showKey(feed, rows) {

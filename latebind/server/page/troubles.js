@@ -52,6 +52,6 @@ function coded(text) {
 function healthy({ seconds, ended }) {
   const all = Object.values(ended).reduce((sum, number) => sum + number, 0);
   const when = seconds < 50 ? `${Math.max(1, Math.round(seconds))} s` : "minute";
-  if (all === 0) return `All is well. Nobody has asked in the last ${when}.`;
+  if (all === 0) return `All is well. No requests in the last ${when}.`;
   return `All is well: ${all === 1 ? "1 request" : `${count(all)} requests`} in the last ${when}, all answered.`;
 }

@@ -182,12 +182,12 @@ def test_the_report_prints_what_was_tried_and_chosen(built: BuildReport) -> None
 
 
 def test_the_report_says_why_a_backend_was_chosen() -> None:
-    quick, wrong, slow, refused = (
+    quick, wrong, slow = (
         Candidate("openvino", 1, seconds=0.001),
         Candidate("compile", 1, seconds=0.0008),
         Candidate("eager", 1, seconds=0.003),
-        Candidate[int]("other", refused="it is not installed"),
     )
+    refused: Candidate[int] = Candidate("other", refused="it is not installed")
     assert why_chosen(quick, [quick, slow, refused]) == "openvino, 3.0 times as quick as eager"
     assert why_chosen(quick, [quick, refused]) == "openvino, the only one that may be taken"
     told = "compile is quicker, but not taken: a stage differs"

@@ -1,6 +1,8 @@
 # make demo | test | check | bench: each sets up .venv on first use and works offline afterwards.
 # make dist: builds the wheel and the source distribution, checks them, and serves models from the wheel alone, with and
 #   without torch.
+# make dist: builds the wheel and the source distribution, checks them, and serves a model from the wheel alone.
+# make walk: README and the tutorial as a newcomer types them, with that wheel alone. It takes some ten minutes.
 # make matrix: the tests that are not slow on each Python of the classifiers that is there (noxfile.py).
 # make lint: what is under deploy/ and .github/, by the linters of those who read it.
 # make docs: builds the documents as a site, strictly, into out/site.
@@ -13,7 +15,7 @@ OF_COMPILED := tests/batching tests/domain tests/engine tests/queries tests/serv
 # Modules are compiled as they are first imported, and kept: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench compiled dist docs matrix lint clean
+.PHONY: demo test check bench compiled dist walk docs matrix lint clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.digits.demo
@@ -44,6 +46,10 @@ dist: $(INSTALLED)
 	$(BIN)/python -m twine check --strict out/dist/*
 	$(BIN)/python -m tests.release.first_use out/dist/*.whl
 	$(BIN)/python -m tests.release.without_torch out/dist/*.whl
+
+walk: dist
+	$(BIN)/python -m tests.release.walk README.md --wheel out/dist/*.whl
+	$(BIN)/python -m tests.release.walk docs/tutorial.md --wheel out/dist/*.whl
 
 matrix: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[release]"

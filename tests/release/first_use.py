@@ -26,6 +26,7 @@ from typing import IO
 
 from latebind.child import READY
 from latebind.program.metadata import this_hardware
+from tests.release.walk import at_port
 
 CHECKOUT = Path(__file__).parents[2]
 MOST_SECONDS = 60.0  # from the first command after installing to the answer
@@ -88,7 +89,7 @@ def _direct() -> str:
     readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     found = re.search(r"`direct\.py`.*?```python\n(.*?)```", readme, re.DOTALL)
     assert found is not None, "README has no direct.py"
-    return found[1].replace('folder="models")', 'folder="models", port=0)')
+    return at_port(found[1], 0)
 
 
 @contextmanager

@@ -60,3 +60,46 @@ def test_a_page_that_says_something_else_or_fails_is_told(tmp_path: Path, capsys
     page.write_text("```sh\nls nothing-here\n```\n")
     with pytest.raises(RuntimeError, match="nothing-here"):
         main([str(page)])
+
+
+def test_a_server_keeps_its_terminal_and_ends_before_the_next_one(tmp_path: Path) -> None:
+    page = """
+```python
+# direct.py
+import signal, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/v2/health/ready" else 404)
+        self.end_headers()
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(STATUS))
+HTTPServer(("127.0.0.1", int(sys.argv[2])), Answers).serve_forever()
+```
+```sh
+python direct.py --port 8000
+echo is there
+```
+```sh
+make demo
+```
+```sh
+python direct.py --port 8000
+echo is there again
+```
+"""
+    blocks = list(walked(page.replace("STATUS", "0"), tmp_path, None))
+    assert [printed for _, _, printed in blocks] == ["is there\n", blocks[1][2], "is there again\n"]
+    assert blocks[1][2].startswith("(not run: ")
+    with pytest.raises(RuntimeError, match="failed"):
+        list(walked(page.replace("STATUS", "3"), tmp_path, None))
+    with pytest.raises(RuntimeError, match="curl"):
+        list(
+            walked(page.replace("STATUS", "0").replace("echo is there\n", "curl localhost:8000/gone\n"), tmp_path, None)
+        )
+
+
+def test_a_block_says_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sh for what is typed"):
+        list(walked("```\nls\n```\n", tmp_path, None))

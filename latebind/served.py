@@ -81,8 +81,13 @@ def _export(url: str) -> "SpanExport | None":
     """Return the exporter of traces, if a collector is configured. Raises `ConfigError` without the extra."""
     if not url:
         return None
+    return span_export().over_http(url)
+
+
+def span_export() -> "type[SpanExport]":
+    """Return the class of exporters. Raises `ConfigError` without the extra."""
     try:
         from latebind.server.telemetry import SpanExport  # noqa: PLC0415  (an optional dependency)
     except ImportError as error:
         raise ConfigError("OpenTelemetry is not installed: pip install 'latebind[telemetry]'") from error
-    return SpanExport.over_http(url)
+    return SpanExport

@@ -10,8 +10,8 @@ from latebind.cli.commands import STYLE, DeferredCommands
 from latebind.compiled import is_compiled
 
 MODULES = {
-    "build": "build", "calibrate": "build", "serve": "serve", "simulate": "simulate", "plan": "plan", "bench": "bench",
-    "models": "models", "versions": "models", "replay": "simulate",
+    "build": "build", "calibrate": "build", "serve": "serve", "check": "check", "simulate": "simulate", "plan": "plan",
+    "bench": "bench", "models": "models", "versions": "models", "replay": "simulate",
 }  # fmt: skip
 
 

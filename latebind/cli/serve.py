@@ -97,10 +97,7 @@ def serve(
             raise ConfigError(f"{', '.join(named)}: replicas are Ray's; add --on ray, or leave it out")
         settings, engine = SETTINGS.read(config, given)
         write_logs("frontend", settings.observability.log_format)
-        # What the engine or the frontend would refuse is told before one is started.
-        make_policy(settings.policy)
-        make_eviction(settings.residency)
-        check_addresses(settings.server)
+        check_settings(settings)
         selection = open_selection(repository, model or (), settings.repository)
         if on is not None:
             from latebind.cluster import application  # noqa: PLC0415  (an optional dependency)
@@ -114,6 +111,13 @@ def serve(
         check_machine(settings.engine, event_log)
         if not uvloop.run(_serve(settings, tuple(engine), selection, event_log)):
             raise typer.Exit(1)
+
+
+def check_settings(settings: ServeConfig) -> None:
+    """Raise `ConfigError` for what the engine or the frontend would refuse: it is told before one is started."""
+    make_policy(settings.policy)
+    make_eviction(settings.residency)
+    check_addresses(settings.server)
 
 
 async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, event_log: Path | None) -> bool:

@@ -3,7 +3,7 @@
 Ebird's workers each have a copy (section VIII-E: 15.2 % more memory); it names sharing as the remedy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -11,21 +11,15 @@ from pathlib import Path
 
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import NOTHING, Footprint, ModelCosts
-from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
-from latebind.domain.query import StepRows, lay_out
-from latebind.domain.split import BESIDE
 from latebind.engine.cores import at_once
-from latebind.engine.slots import file_bytes
 from latebind.learned.lookup import NO_PROMISES, Lookup, Promises, load_lookups, promised_by_network, promises
-from latebind.learned.metadata import read_accuracies, read_caches, with_caches
-from latebind.preprocessing.settings import reads_as
+from latebind.learned.metadata import read_caches, with_caches
 from latebind.program.device import HOST, NO_TORCH, find_device, has_torch
 from latebind.program.load import load_program
 from latebind.program.pieces import release_memory
 from latebind.program.program import Program, profile_program
-from latebind.queries.file.definition import read_query
-from latebind.queries.file.wiring import DefinedQuery
 from latebind.repository.directory import SEQUENCE, ModelDirectory
 
 
@@ -136,45 +130,3 @@ def _warm_up(models: Iterable[LoadedModel], largest: int | None) -> None:
 
             assert isinstance(model.program, SequenceProgram)
             warm_up(model.program, largest or model.spec.max_batch)
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """The specifications of models, then of `queries`, and the rows that each has in shared memory."""
-
-    specs: tuple[ModelSpec, ...]
-    queries: tuple[DefinedQuery, ...]
-    rows: StepRows
-
-    @property
-    def bytes(self) -> int:
-        """The bytes that all slots take once each has been used."""
-        return file_bytes(self.specs, self.rows.total)
-
-    @property
-    def deadlines(self) -> dict[str, float]:
-        """The default seconds of requests without a time-out, for queries that define them."""
-        return {one.query.name: one.query.deadline for one in self.queries if one.query.deadline}
-
-
-def with_queries(models: Sequence[LoadedModel], files: Sequence[Path], slots: int) -> Served:
-    """Return the models together with the queries of these files.
-
-    Raises `QueryError` for an invalid query, `RepositoryError` where two directories hold models of one name.
-    """
-    found: dict[str, Path] = {}
-    for model in models:
-        name, path = model.spec.name, model.directory.path
-        if name in found:  # of two directories, as where one is a copy
-            raise RepositoryError(
-                f"{found[name]} and {path} both hold a model named {name!r}: build one of them anew under another "
-                "--name, or take one of the folders away"
-            )
-        found[name] = path
-    specs = {model.spec.name: model.spec for model in models}
-    mains = [model.directory for model in models if BESIDE not in model.spec.name]
-    accuracies = read_accuracies(mains) if files else {}
-    readers = {model.spec.name: reads_as(model.directory) for model in models}
-    queries = tuple(read_query(file, specs, accuracies, readers) for file in files)
-    rows = lay_out(specs, [one.query for one in queries], slots)
-    return Served((*specs.values(), *(one.query.spec for one in queries)), queries, rows)

@@ -25,7 +25,8 @@ from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.domain.model import ITEM_BYTES
 from latebind.engine.cores import at_once
-from latebind.engine.crew import OWN_NAMES, LoadedModel, as_served, with_queries
+from latebind.engine.crew import OWN_NAMES, LoadedModel, as_served
+from latebind.engine.order import with_queries
 from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
 from latebind.engine.worker import MOST_WAITING
 from latebind.learned.lookup import open_lookups
@@ -108,12 +109,7 @@ def open_crew(
         [one.model.twin() for one in opened] for _ in range(1, config.crew)
     ]  # made before measuring: they take memory too
     served = with_queries([one.model for one in opened], queries, config.slots)
-    if served.bytes >= residency.budget:
-        raise ConfigError(
-            f"residency.budget is {residency.budget} bytes, and slots for {len(served.specs)} models and queries take "
-            f"{served.bytes} of them: give more --memory or fewer --slots"
-        )
-    budget = residency.budget - served.bytes
+    budget = served.left_of(residency.budget)
     for one in {one.model.program.backend: one for one in opened}.values():
         measure(one, budget)  # a first time per backend: what the backend itself takes is not counted for a model
     first = [measure(one, budget) for one in opened]

@@ -1,17 +1,27 @@
-"""What frontend and engine say on the control stream, mostly as the engine starts: one JSON line each way."""
+"""What frontend and engine say on the control stream, mostly as the engine starts: one JSON line each way.
+
+And how what is served lies in shared memory, which the answer tells.
+"""
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
-from latebind.domain.errors import RepositoryError
+from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.domain.model import ModelSpec
+from latebind.domain.query import StepRows, lay_out
+from latebind.domain.split import BESIDE
+from latebind.engine.slots import file_bytes
+from latebind.learned.metadata import read_accuracies
+from latebind.preprocessing.settings import reads_as
+from latebind.queries.file.definition import read_query
+from latebind.queries.file.wiring import DefinedQuery
 from latebind.repository.directory import MODEL, STAGES, ModelDirectory
 
 PICTURE = b"picture"  # a later line; answered by a `Picture`
@@ -93,3 +103,66 @@ def backend_imports(models: Iterable[Path], backend: str | None) -> list[str]:
             if not directory.names(STAGES):  # torch converts it
                 modules.add("torch")
     return [module for module in sorted(modules) if importlib.util.find_spec(module) is not None]
+
+
+class Model(Protocol):
+    """A model, and where it lies."""
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What clients and the scheduler know of it."""
+
+    @property
+    def directory(self) -> ModelDirectory:
+        """Its verified directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The specifications of models, then of `queries`, and the rows that each has in shared memory."""
+
+    specs: tuple[ModelSpec, ...]
+    queries: tuple[DefinedQuery, ...]
+    rows: StepRows
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that all slots take once each has been used."""
+        return file_bytes(self.specs, self.rows.total)
+
+    def left_of(self, memory: int) -> int:
+        """Return the bytes that all slots leave of so much memory. Raises `ConfigError` where that is nothing."""
+        if self.bytes >= memory:
+            raise ConfigError(
+                f"residency.budget is {memory} bytes, and slots for {len(self.specs)} models and queries take "
+                f"{self.bytes} of them: give more --memory or fewer --slots"
+            )
+        return memory - self.bytes
+
+    @property
+    def deadlines(self) -> dict[str, float]:
+        """The default seconds of requests without a time-out, for queries that define them."""
+        return {one.query.name: one.query.deadline for one in self.queries if one.query.deadline}
+
+
+def with_queries(models: Sequence[Model], files: Sequence[Path], slots: int) -> Served:
+    """Return the models together with the queries of these files.
+
+    Raises `QueryError` for an invalid query, `RepositoryError` where two directories hold models of one name.
+    """
+    found: dict[str, Path] = {}
+    for model in models:
+        name, path = model.spec.name, model.directory.path
+        if name in found:  # of two directories, as where one is a copy
+            raise RepositoryError(
+                f"{found[name]} and {path} both hold a model named {name!r}: build one of them anew under another "
+                "--name, or take one of the folders away"
+            )
+        found[name] = path
+    specs = {model.spec.name: model.spec for model in models}
+    mains = [model.directory for model in models if BESIDE not in model.spec.name]
+    accuracies = read_accuracies(mains) if files else {}
+    readers = {model.spec.name: reads_as(model.directory) for model in models}
+    queries = tuple(read_query(file, specs, accuracies, readers) for file in files)
+    rows = lay_out(specs, [one.query for one in queries], slots)
+    return Served((*specs.values(), *(one.query.spec for one in queries)), queries, rows)

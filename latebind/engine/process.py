@@ -25,11 +25,11 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
-from latebind.engine.crew import LoadedModel, load_crew, with_queries
+from latebind.engine.crew import LoadedModel, load_crew
 from latebind.engine.driver import Driver
 from latebind.engine.mapping import Steps, of_torch
 from latebind.engine.on_demand import Loader, open_crew, told_of_memory
-from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse
+from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse, with_queries
 from latebind.engine.shared import IDLE, Listening, Running, send_line
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging

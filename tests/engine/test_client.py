@@ -17,8 +17,8 @@ from latebind.batching.policy import POLICIES
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import Failed, RepositoryError, Unavailable
 from latebind.domain.eventlog import read_log
-from latebind.engine.crew import load_crew, with_queries
-from latebind.engine.order import EngineOrder
+from latebind.engine.crew import load_crew
+from latebind.engine.order import EngineOrder, with_queries
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
 from latebind.server.gateway import Answer

@@ -29,7 +29,7 @@ from latebind.repository.listing import Selection, Serving
 from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
 from latebind.served import NOTHING, serving
-from latebind.server.access import Guard, Security
+from latebind.server.access import Security
 from latebind.server.gateway import IndexEntry
 from latebind.server.limits import Limits, too_large_a_row
 from latebind.server.listening import check_addresses, families, raise_file_limit
@@ -143,7 +143,7 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
         async with frontend:
             frontend.close_on_signals()
             settle()
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _look_again, catalogue, security.guard)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _look_again, catalogue, security)
             if is_compiled():
                 logger.info("what launches and calls go through was compiled ahead of time")
             say_what(engines.models.values(), catalogue.index(), as_table=errors.is_terminal)
@@ -161,11 +161,13 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
     return not frontend.hurried
 
 
-def _look_again(catalogue: Catalogue, guard: Guard) -> None:
-    """Have the repository looked at, and take tokens as their files have them now."""
+def _look_again(catalogue: Catalogue, security: Security) -> None:
+    """Have the repository looked at, and take tokens and certificates as their files have them now."""
     catalogue.look()
+    if security.tls is not None:
+        security.tls.look()
     try:
-        guard.read()
+        security.guard.read()
     except ConfigError as error:
         logger.error("the tokens stay those that they were: %s", error)
 

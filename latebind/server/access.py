@@ -4,7 +4,6 @@ import hashlib
 import hmac
 import logging
 import re
-import ssl
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Self
 
 from latebind.domain.config import FrontendConfig, is_loopback
 from latebind.domain.errors import ConfigError, Denied, TurnedOff
-from latebind.server.tls import server_context
+from latebind.server.tls import Certificates
 
 SHORTEST = 16
 MOST_TOKENS = 4  # of one file: the one that is given out, and those before it that some clients still send
@@ -116,10 +115,10 @@ def _digest(token: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """Who may call, and the TLS context of HTTP, if any."""
+    """Who may call, and the certificates that connections are served with, if any."""
 
     guard: Guard
-    tls: ssl.SSLContext | None
+    tls: Certificates | None
 
     @classmethod
     def by(cls, config: FrontendConfig) -> Self:
@@ -128,7 +127,7 @@ class Security:
         Too open is what `check_exposure` refuses.
         """
         check_exposure(config)
-        return cls(Guard.from_files(config), server_context(config))
+        return cls(Guard.from_files(config), Certificates.of(config))
 
 
 def check_exposure(config: FrontendConfig) -> None:

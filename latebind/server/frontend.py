@@ -91,7 +91,7 @@ class Frontend:
         if self._config.grpc_port is not None:  # raises `ConfigError` if its packages are not installed
             from latebind.server.rpc import server as rpc  # noqa: PLC0415  (optional dependencies)
 
-            self._rpc = rpc.RpcServer(self._service, self._config, self._limits, security.guard, methods)
+            self._rpc = rpc.RpcServer(self._service, self._config, self._limits, security, methods)
         self._socket: socket.socket | None = None
         self._told = asyncio.Event()  # to close
         self._closing: asyncio.Task[None] | None = None

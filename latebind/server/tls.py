@@ -1,17 +1,103 @@
-"""TLS for the frontend: the configured files as a context, or a clear error; and a server that counts handshakes."""
+"""TLS for the frontend: the configured files, read again once they change; and a server that counts handshakes."""
 
 import asyncio
+import logging
+import os
 import socket
 import ssl
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from threading import Lock
+from typing import Self
 
 from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError
 
 LATE_SECONDS = 1.0  # for the handshake of a client that connects while the frontend closes
 AGAIN_SECONDS = 0.1
+LOOK_SECONDS = 1.0  # between looks at the files, of which each connection asks for one
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Files that fit, as a context and as they are; `authority` is the one that signs clients' certificates, if any."""
+
+    context: ssl.SSLContext
+    certificate: bytes
+    key: bytes
+    authority: bytes | None
+
+
+class Certificates:
+    """The files that a configuration names, as of the last look. Those that replace them serve the next connections.
+
+    Where new ones cannot be used, the last that could stay, and the log says why, once. From any thread.
+    """
+
+    def __init__(self, config: FrontendConfig) -> None:
+        """Read them. Raises `ConfigError`."""
+        self._config = config
+        self._files = [name for name in (config.tls_cert, config.tls_key, config.tls_client_ca) if name]
+        self._lock = Lock()
+        self._looked = -inf
+        self._seen: object = None
+        self._loaded = self._read()
+
+    @classmethod
+    def of(cls, config: FrontendConfig) -> Self | None:
+        """Return those of a configuration, None where it has none. Raises `ConfigError`."""
+        return cls(config) if config.tls_cert else None
+
+    def current(self) -> Loaded:
+        """Return what to serve a new connection with."""
+        with self._lock:
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                self._look()
+            return self._loaded
+
+    def look(self) -> None:
+        """Look at the files now."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        if self._fingerprints() == self._seen:
+            return
+        try:
+            self._loaded = self._read()
+        except (ConfigError, OSError) as error:
+            log.error("new connections go on with the certificate before: %s", error)
+        else:
+            log.info("new connections get the certificate that is in %s now", self._config.tls_cert)
+
+    def _read(self) -> Loaded:
+        """Return what is in the files. Raises `ConfigError`, and tries them no more until they change again."""
+        self._looked, self._seen = time.monotonic(), self._fingerprints()
+        context = server_context(self._config)
+        assert context is not None
+        certificate, key, *authority = [Path(name).read_bytes() for name in self._files]
+        if self._fingerprints() != self._seen:
+            raise ConfigError(f"{', '.join(self._files)} changed while they were read: try again")
+        return Loaded(context, certificate, key, authority[0] if authority else None)
+
+    def _fingerprints(self) -> object:
+        """Return what changes when a file does; that of a file that is not there is None."""
+        found = list[tuple[int, ...] | None]()
+        for name in self._files:
+            try:
+                about = os.stat(name)
+            except OSError:
+                found.append(None)
+            else:
+                found.append((about.st_mtime_ns, about.st_ino, about.st_size))
+        return found
 
 
 def server_context(config: FrontendConfig) -> ssl.SSLContext | None:
@@ -41,6 +127,8 @@ def server_context(config: FrontendConfig) -> ssl.SSLContext | None:
 class TlsServer:
     """Accepts connections at a socket that listens, and has the protocol that `made` returns serve each behind TLS.
 
+    Each gets the `context` of its time.
+
     asyncio's own server tells nobody of a connection before its handshake has ended, and waits a minute for that: any
     number of clients that connect and say nothing would cost descriptors that no limit counts. Here `arriving` are the
     connections in their handshake, each for `patience` seconds at most. One is hung up on at once where there are
@@ -50,7 +138,7 @@ class TlsServer:
     def __init__(
         self,
         listening: socket.socket,
-        context: ssl.SSLContext,
+        context: Callable[[], ssl.SSLContext],
         made: Callable[[], asyncio.Protocol],
         others: Collection[object],
         *,
@@ -106,7 +194,7 @@ class TlsServer:
         """The root of a task."""
         with suppress(OSError):  # no TLS, too late, or the client has gone; errors of TLS are of this kind
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._made, line, ssl=self._context, ssl_handshake_timeout=self._patience
+                self._made, line, ssl=self._context(), ssl_handshake_timeout=self._patience
             )
 
 

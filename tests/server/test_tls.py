@@ -7,6 +7,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ import pytest
 
 from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError
+from latebind.server import tls
 from latebind.server.limits import Limits
-from latebind.server.tls import TlsServer, server_context
+from latebind.server.tls import Certificates, TlsServer, server_context
 from tests.server.bodies import SCALAR, request
 from tests.server.conftest import PATIENCE, Raw, Site, address, opened, scalar, until
 from tests.server.rpc.conftest import request as message
@@ -135,6 +137,76 @@ def test_files_that_cannot_be_used_are_a_clear_error(folder: Path, pair: Pair) -
             server_context(FrontendConfig(tls_cert=cert, tls_key=key, tls_client_ca=ca))
 
 
+def shown(port: int) -> str:
+    """Return the name of whom the certificate is that a server shows at this port."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), PATIENCE) as connection,
+        context.wrap_socket(connection) as behind,
+    ):
+        data = behind.getpeercert(binary_form=True)
+    assert data is not None
+    (name,) = [name for name in (b"first", b"second") if name in data]
+    return name.decode()
+
+
+def put(pair: Pair, place: Pair, *names: str) -> None:
+    """Put these files of a pair in the place of another's, as those that renew certificates do."""
+    for name in names:
+        new = Path(f"{getattr(place, name)}.new")
+        new.write_bytes(Path(getattr(pair, name)).read_bytes())
+        new.replace(getattr(place, name))
+
+
+def test_new_files_count_from_the_next_connection_on_and_broken_ones_leave_the_old(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = make_pair(folder, "first"), make_pair(folder, "second")
+    place = Pair(str(tmp_path / "cert.pem"), str(tmp_path / "cert.key"))
+    put(first, place, "certificate", "key")
+    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.0)
+    config = FrontendConfig(port=0, grpc_port=0, tls_cert=place.certificate, tls_key=place.key)
+    with opened(config) as site:
+        ports = (site.port, site.frontend.grpc_port or 0)
+        assert [shown(port) for port in ports] == ["first", "first"]
+        put(second, place, "certificate")  # its key is still to come
+        assert [shown(port) for port in ports] == ["first", "first"]
+        assert caplog.messages == [
+            f"new connections go on with the certificate before: server.tls_cert {place.certificate} and "
+            f"server.tls_key {place.key} do not fit: key values mismatch; give a certificate and its key, as PEM"
+        ]
+        put(second, place, "key")
+        assert [shown(port) for port in ports] == ["second", "second"]
+        assert doubled(site, ssl.create_default_context(cafile=second.certificate)) == [42.0]
+        Path(place.certificate).unlink()
+        assert [shown(port) for port in ports] == ["second", "second"]
+    assert "cert.pem, which TLS needs, cannot be read" in caplog.messages[-1]
+
+
+def test_files_are_looked_at_once_a_second_and_when_somebody_asks(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make_pair(folder, "one"), make_pair(folder, "two")
+    place = Pair(str(tmp_path / "cert.pem"), str(tmp_path / "cert.key"))
+    put(first, place, "certificate", "key")
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    found = Certificates.of(FrontendConfig(tls_cert=place.certificate, tls_key=place.key))
+    assert found is not None
+    put(second, place, "certificate", "key")
+    now += 0.9
+    assert found.current().key == Path(first.key).read_bytes()
+    now += 0.2
+    assert found.current().key == Path(second.key).read_bytes()
+    put(first, place, "certificate", "key")
+    assert found.current().key == Path(second.key).read_bytes()
+    found.look()
+    assert found.current().key == Path(first.key).read_bytes()
+    assert Certificates.of(FrontendConfig()) is None
+
+
 def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -207,7 +279,7 @@ def test_a_frontend_that_could_not_accept_for_a_moment_goes_on(monkeypatch: pyte
         monkeypatch.setattr("latebind.server.tls.AGAIN_SECONDS", 0.0)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with socket.socket() as listening:
-            server = TlsServer(listening, context, asyncio.Protocol, (), most=8, patience=PATIENCE)
+            server = TlsServer(listening, lambda: context, asyncio.Protocol, (), most=8, patience=PATIENCE)
             await asyncio.wait((server._accepting,))
         (taken,) = server.arriving
         await server.ended()

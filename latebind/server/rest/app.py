@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from email.utils import formatdate
@@ -26,7 +25,7 @@ from latebind.server.rest.openapi import Route
 from latebind.server.rest.protocol import HttpProtocol, Request, head_too_large
 from latebind.server.rest.routes import ROUTES
 from latebind.server.service import Service
-from latebind.server.tls import LATE_SECONDS, TlsServer
+from latebind.server.tls import LATE_SECONDS, Certificates, TlsServer
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # What pages of other sites may read of a reply beside its body.
@@ -91,7 +90,7 @@ class RequestFilter:
 class RestApp:
     """Answers requests for the models behind `service` with the verbs of `routes`, on all connections to a socket.
 
-    With `tls`, connections are behind TLS.
+    With `tls`, connections are behind TLS, each with the certificate of its time.
     """
 
     def __init__(
@@ -103,7 +102,7 @@ class RestApp:
         *,
         dashboard: Dashboard | None = None,
         routes: Sequence[Route] = ROUTES,
-        tls: ssl.SSLContext | None = None,
+        tls: Certificates | None = None,
     ) -> None:
         self.context = Context(service, limits, dashboard, prefix=config.prefix)
         self._prefix = config.prefix.encode()
@@ -134,9 +133,9 @@ class RestApp:
         elif self._tls is None:  # 71 us for a connection with one request, its client included; 109 by `TlsServer`
             self._server = await loop.create_server(self._made, sock=listening, backlog=BACKLOG)
         else:
-            most, patience = limits.connections, limits.idle_seconds
+            most, patience, tls = limits.connections, limits.idle_seconds, self._tls
             self.behind_tls = TlsServer(
-                listening, self._tls, self._made, self.connections, most=most, patience=patience
+                listening, lambda: tls.current().context, self._made, self.connections, most=most, patience=patience
             )
 
     async def close(self) -> None:

@@ -11,18 +11,18 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from latebind.domain.config import FrontendConfig
 from latebind.domain.errors import ConfigError, InvalidRequest, Refused, Unavailable
-from latebind.server.access import Access, Guard
+from latebind.server.access import Access, Security
 from latebind.server.limits import Limits
 from latebind.server.listening import TAKEN
 from latebind.server.rpc.infer import Caller, Context, status_and_message
 from latebind.server.rpc.messages import grpc
 from latebind.server.rpc.verbs import Method, Stream, methods
 from latebind.server.service import Service
+from latebind.server.tls import Certificates, Loaded
 
 LAST_WORDS = 1.0  # seconds to send errors to calls that the drain had no time for
 QUIET_SECONDS = 0.1  # if no call arrives for so long while the server closes, none is expected any more
@@ -44,15 +44,15 @@ class RpcServer:
         service: Service,
         config: FrontendConfig,
         limits: Limits,
-        guard: Guard,
+        security: Security,
         served: Mapping[str, Method] | None = None,
     ) -> None:
         self.port = 0
         self._context = Context(service, limits)
         self._config = config
         self._limits = limits
-        self._guard = guard
-        self._asks = frozenset([access for access in Access if guard.asks(access)])
+        self._guard, self._tls = security.guard, security.tls
+        self._asks = frozenset([access for access in Access if self._guard.asks(access)])
         self._methods = served or methods()
         self._server: Any = None
         self._arrived = asyncio.Event()  # set by each call
@@ -97,13 +97,12 @@ class RpcServer:
             task.cancel()
 
     def _add_port(self, address: str) -> int:
-        """Listen there, with TLS if the configuration names a certificate; gRPC accepts no TLS below 1.2."""
-        config = self._config
-        if not config.tls_cert:
+        """Listen there, behind TLS where there are certificates; gRPC accepts none below 1.2."""
+        if self._tls is None:
             return int(self._server.add_insecure_port(address))
-        pair = (Path(config.tls_key).read_bytes(), Path(config.tls_cert).read_bytes())
-        authority = Path(config.tls_client_ca).read_bytes() if config.tls_client_ca else None
-        credentials = grpc.ssl_server_credentials([pair], authority, require_client_auth=authority is not None)
+        current = _Current(self._tls)
+        first = current.given
+        credentials = grpc.dynamic_ssl_server_credentials(_configuration(first), current, first.authority is not None)
         return int(self._server.add_secure_port(address, credentials))
 
     async def _close(self) -> None:
@@ -202,6 +201,25 @@ class RpcServer:
             raise Refused(f"{limits.calls} calls are under way: try again later")
         if self._bytes > limits.held_bytes:
             raise Refused(f"the requests that are under way have more than {limits.held_bytes} bytes: try again later")
+
+
+class _Current:
+    """What gRPC asks for each new connection, on threads of its own: certificates other than those it has, or None."""
+
+    def __init__(self, tls: Certificates) -> None:
+        self._tls = tls
+        self.given = tls.current()
+
+    def __call__(self) -> Any:
+        current = self._tls.current()
+        if current is self.given:
+            return None
+        self.given = current
+        return _configuration(current)
+
+
+def _configuration(tls: Loaded) -> Any:
+    return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificate)], tls.authority)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

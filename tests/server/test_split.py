@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,21 @@ import pytest
 import torch
 
 from latebind.domain.config import EngineConfig, FrontendConfig, PolicyConfig
-from latebind.domain.errors import NotFound
+from latebind.domain.errors import InvalidRequest, NotFound
+from latebind.domain.model import About, Task, TensorSpec
 from latebind.domain.split import Chooser, Split
 from latebind.engine.catalogue import Catalogue
 from latebind.engine.engines import Engines
 from latebind.engine.order import EngineOrder
 from latebind.repository.listing import Selection
 from latebind.server.frontend import Frontend
+from latebind.server.rest.tasks.asking import chosen
 from latebind.server.service import Service
 from tests.engine.started import ask
 from tests.forked import FORKS
-from tests.server.arithmetic import Arithmetic
+from tests.server.arithmetic import SPECS_BY_NAME, Arithmetic
 from tests.server.shelf import Shelf
+from tests.server.words import RAW
 from tests.versions import QUERY, WIDTH, add_version, spoil
 
 FACTORS = {1: 2.0, 2: 3.0, 3: -1.0}  # what each version multiplies by; the third is greatest at another place
@@ -236,6 +240,18 @@ def test_where_a_version_is_not_available_the_main_one_answers() -> None:
     shelf.splits["scalar"] = Chooser(Split.of("scalar", "1:50,2:50"))
     service = Service(gateway, catalogue=shelf)
     assert [service.chosen("scalar").name for _ in range(4)] == ["scalar"] * 4
+
+
+def test_a_model_in_two_versions_is_one_to_a_call_of_texts_that_names_none() -> None:
+    outputs = (TensorSpec("embedding", "float32", (2,)),)
+    embeds = replace(SPECS_BY_NAME["reads"], outputs=outputs, about=About(Task.EMBED, RAW))
+    gateway = Arithmetic(embeds, replace(embeds, name="reads:2", version="2"), SPECS_BY_NAME["scalar"])
+    shelf = Shelf(gateway)
+    shelf.splits["reads"] = Chooser(Split.of("reads", "1:50,2:50"))
+    service = Service(gateway, catalogue=shelf)
+    assert [chosen(service, None, Task.EMBED).name for _ in range(4)] == ["reads", "reads:2"] * 2
+    with pytest.raises(InvalidRequest, match=r"of which there are reads$"):
+        chosen(service, "scalar", Task.EMBED)
 
 
 def test_a_promoted_version_is_the_model_and_stays_it(shop: Path) -> None:

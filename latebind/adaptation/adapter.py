@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -38,7 +38,7 @@ from latebind.learned.compose import Costs, over_lengths, send
 from latebind.learned.head import Head
 from latebind.learned.lookup import Promises, load_functions
 from latebind.learned.metadata import levels_down_to, overload, read_caches
-from latebind.learned.promise import Promise, upper_bound
+from latebind.learned.promise import Promise, bounded
 from latebind.learned.samples import Samples
 from latebind.learned.stored import HELD_OUT, LESSONS, Rows, read_rows
 from latebind.program.backends import exact_beside
@@ -56,7 +56,6 @@ WAITING = 512  # sampled requests that may wait to show, and as many to teach; n
 AT_ONCE = 8  # of them run as one batch
 SINCE_ALARM = 40  # samples that are kept when fidelity fell: the newest show what came
 SINCE_MOVED = 5  # samples that came between a change of classes and its being noticed
-CONFIDENCE = 0.975  # of each bound of the fidelity that is told
 
 FIDELITY_DIGITS = 6  # of promised ones, which come as float32
 
@@ -480,15 +479,3 @@ class Adapter:
         )
         lengths = torch.tensor([prod(one.sizes) for _, one in sampled]) if self.spec.dims else None
         return Samples(inputs, lengths=lengths)
-
-
-def bounded(last: Collection[bool]) -> tuple[float | None, float, float]:
-    """Return the share of comparisons that were the same, None of none, and its bounds."""
-    if not last:
-        return None, 0.0, 1.0
-    same, count = sum(last), len(last)
-    return (
-        same / count,
-        1.0 - upper_bound(count - same, count, CONFIDENCE),
-        upper_bound(same, count, CONFIDENCE),
-    )

@@ -11,6 +11,7 @@ As N grows, the second bound approaches the first.
 
 import os
 from bisect import bisect_left
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -28,6 +29,7 @@ ANSWERS = 2_000  # next answers that fidelity is promised for: about as many as 
 COARSE = 0.5  # MiniLM in eight bits has over 0.14 on drawn words, and 0.99 of the cosine on all texts
 OF_VECTORS = "cosine:0.99@0.97"
 USUAL_TAIL = 1.05  # kept without being asked for, unless that makes the mean latency much longer
+TOLD_CONFIDENCE = 0.975  # of each bound of a fidelity that a server tells
 
 
 def upper_bound(wrong: int, samples: int, confidence: float) -> float:
@@ -37,6 +39,18 @@ def upper_bound(wrong: int, samples: int, confidence: float) -> float:
     from scipy.special import betaincinv  # noqa: PLC0415  # it is slow to import, and the help of commands needs none
 
     return float(betaincinv(wrong + 1, samples - wrong, confidence))
+
+
+def bounded(last: Collection[bool]) -> tuple[float | None, float, float]:
+    """Return the share of comparisons that were the same, None of none, and bounds, each with `TOLD_CONFIDENCE`."""
+    if not last:
+        return None, 0.0, 1.0
+    same, count = sum(last), len(last)
+    return (
+        same / count,
+        1.0 - upper_bound(count - same, count, TOLD_CONFIDENCE),
+        upper_bound(same, count, TOLD_CONFIDENCE),
+    )
 
 
 @lru_cache(maxsize=4096)  # a lesson asks for some hundred thresholds how many may be wrong, most of them alike

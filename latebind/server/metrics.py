@@ -110,6 +110,11 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_level_used": (Gauge, "Whether requests may be promised this fidelity", (*MODEL, "promised")),
     "latebind_retrainings": (Counter, "Retrainings by outcome", (*MODEL, "outcome")),
     "latebind_split_share": (Gauge, "Share of a model's requests that a version is to answer", MODEL),
+    "latebind_shadow_fidelity": (
+        Gauge,
+        "Share of the last rows that a version asked aside answered as the one that clients heard",
+        (*MODEL, "bound"),
+    ),
     "latebind_shadow_rows": (Counter, "Rows that a version was asked for aside", (*MODEL, "outcome"), "shadows"),
     "latebind_learned_caches": (Info, "The version in use", MODEL),
     "nv_inference_request_success": (Untyped, "Requests answered", MODEL),
@@ -199,12 +204,14 @@ def prometheus_text(
     turned_away: Mapping[str, Mapping[str, int]] | None = None,
     shares: Mapping[str, float] | None = None,
     shadows: Mapping[str, Mapping[str, int]] | None = None,
+    agreement: Mapping[str, tuple[float | None, float, float]] | None = None,
 ) -> bytes:
     """Return the exposition of `snapshot`, of `replies` (HTTP replies by status), and of the rest.
 
     Labels come from `versions`, the models that are served, never from what a client sent: what was unloaded while the
     engine told this is left out. `queries` are those of them that are queries. `shares` are of models in several
-    versions, in percent; `shadows` what their shadows have answered; `turned_away` rows that had no slots, by why.
+    versions, in percent; `shadows` what their shadows have answered, and `agreement` how often as others, with bounds;
+    `turned_away` rows that had no slots, by why.
     """
     found = Exposition()
     for status, count in sorted(replies.items()):
@@ -235,6 +242,7 @@ def prometheus_text(
             found.add("latebind_split_share", shares[name] / 100.0, *labels)
         aside = {"turned_away": turned_away or {}, "shadows": shadows or {}}
         found.tell({figure: counts.get(name, {}) for figure, counts in aside.items()}, *labels)
+        _add_bounded(found, "latebind_shadow_fidelity", (agreement or {}).get(name, (None, 0.0, 1.0)), labels)
         if adaptation and name in adaptation:
             _add_adaptation(found, adaptation[name], labels)
     for what, value in (machine or {}).get("cpu", {}).items():
@@ -279,8 +287,14 @@ def _add_adaptation(found: Exposition, figures: AdaptationFigures, labels: Label
 
 
 def _add_fidelity(found: Exposition, name: str, figures: AdaptationFigures | LevelFigures, labels: Labels) -> None:
-    if figures["fidelity"] is not None:
-        for bound, value in (("", figures["fidelity"]), ("lower", figures["lower"]), ("upper", figures["upper"])):
+    _add_bounded(found, name, (figures["fidelity"], figures["lower"], figures["upper"]), labels)
+
+
+def _add_bounded(found: Exposition, name: str, figures: tuple[float | None, float, float], labels: Labels) -> None:
+    """Add a share with its bounds; nothing where there is none."""
+    share, lower, upper = figures
+    if share is not None:
+        for bound, value in (("", share), ("lower", lower), ("upper", upper)):
             found.add(name, value, *labels, bound)
 
 

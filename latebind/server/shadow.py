@@ -7,13 +7,14 @@ are asked one call at a time, and run for at most `MOST_SHARE` of the time. What
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 import numpy as np
 
+from latebind.adaptation.controller import TOLD
 from latebind.domain.errors import LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.domain.split import Chooser
@@ -38,6 +39,7 @@ class Shadows:
         self._gateway = gateway
         self._splits = splits
         self._counts: dict[str, Counter[str]] = {}
+        self._last: dict[str, deque[bool]] = {}  # whether the last rows that were compared were answered alike
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._credit = SAVED  # seconds that shadows may run for
         self._then = time.monotonic()
@@ -50,6 +52,13 @@ class Shadows:
     def counts(self, model: str) -> Mapping[str, int]:
         """Return how many rows a shadow, by the name that it is served by, has answered, and how (`OUTCOMES`)."""
         return self._counts.get(model, {})
+
+    def compared(self, model: str) -> tuple[bool, ...]:
+        """Return of the last `TOLD` rows that a shadow has answered whether it did as the version that clients heard.
+
+        What is told of that (`learned.promise.bounded`) is told of learned caches beside their full network too.
+        """
+        return tuple(self._last.get(model, ()))
 
     def answered(self, spec: ModelSpec, rows: Rows, answer: Answer) -> None:
         """Ask the shadows of a model for rows that it has answered; copies what it needs."""
@@ -101,9 +110,10 @@ class Shadows:
             logger.debug("the shadow %s has not answered: %s", spec.name, error)
             return
         self._credit -= CALL_SECONDS + max(found.ran, default=0.0)
-        same = sum(alike(spec, answer, found, row) for row in range(count))
-        counts["same"] += same
-        counts["other"] += count - same
+        compared = [alike(spec, answer, found, row) for row in range(count)]
+        self._last.setdefault(spec.name, deque(maxlen=TOLD)).extend(compared)
+        counts["same"] += sum(compared)
+        counts["other"] += count - sum(compared)
 
 
 def alike(spec: ModelSpec, one: Answer, other: Answer, row: int) -> bool:

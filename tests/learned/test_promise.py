@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import beta, binom
 
 from latebind.domain.errors import ConfigError
-from latebind.learned.promise import Fidelity, Promise, fidelity_bound, most_wrong, samples_needed, upper_bound
+from latebind.learned.promise import Fidelity, Promise, bounded, fidelity_bound, most_wrong, samples_needed, upper_bound
 
 
 def missed(samples: int, answers: int, *, target: float, asked: int | None) -> float:
@@ -28,6 +28,17 @@ def test_the_bound_on_the_share_is_clopper_and_pearsons() -> None:
     assert upper_bound(0, 100, 0.95) == pytest.approx(1 - 0.05 ** (1 / 100))
     assert upper_bound(3, 100, 0.95) == pytest.approx(0.0757, abs=1e-4)
     assert upper_bound(7, 7, 0.95) == 1.0
+
+
+def test_a_share_that_is_told_has_bounds_on_both_sides() -> None:
+    assert bounded(()) == (None, 0.0, 1.0)
+    share, lower, upper = bounded([True] * 10)
+    assert (share, upper) == (1.0, 1.0)
+    assert lower == pytest.approx(0.025 ** (1 / 10))
+    share, lower, upper = bounded([True, False] * 50)
+    assert share == 0.5
+    assert lower == pytest.approx(0.3983, abs=1e-4)
+    assert upper == pytest.approx(0.6017, abs=1e-4)
 
 
 @pytest.mark.parametrize(("samples", "answers"), [(1, 1), (7, 3), (9, 20), (30, 12)])

@@ -342,5 +342,13 @@ def test_shadows_are_asked_aside_and_compared(shop: Path) -> None:
             for version, other in ((2, "other"), (3, "same")):
                 assert not (await outcomes(version)).get(f'outcome="{other}"')
                 assert not (await outcomes(version)).get('outcome="failed"')
+            told = await client.figures("latebind_shadow_fidelity")
+            of = {(labels[0], labels[2]): value for labels, value in told.items()}
+            assert len(of) == 6
+            for number, wanted in (("2", 1.0), ("3", 0.0)):
+                share, lower, upper = (of[f'bound="{one}"', f'version="{number}"'] for one in ("", "lower", "upper"))
+                assert share == wanted
+                assert 0.0 <= lower <= share <= upper <= 1.0
+                assert 0.0 < upper - lower < 1.0  # of a few rows nobody is sure
 
     run(test())

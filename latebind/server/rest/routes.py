@@ -13,6 +13,7 @@ import msgspec
 import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge, TurnedOff, Unsupported
+from latebind.learned.promise import bounded
 from latebind.server.access import Access
 from latebind.server.dashboard import PAGE, Dashboard
 from latebind.server.description import metadata, model_config
@@ -128,6 +129,7 @@ async def metrics(context: Context, request: Request) -> Reply:
     splits = [chooser.split for chooser in service.splits.values()]
     shares = {split.served[version]: share for split in splits for version, share in split.shares.items()}
     shadows = {name: {**service.shadows.counts(name)} for split in splits for name in split.served.values()}
+    compared = {name: service.shadows.compared(name) for name in shadows}
 
     def written() -> bytes:  # of a thousand models it takes half a second of a core
         machine = context.machine.figures(snapshot.get("gpu"))
@@ -142,6 +144,7 @@ async def metrics(context: Context, request: Request) -> Reply:
             turned_away=turned_away,
             shares=shares,
             shadows=shadows,
+            agreement={name: bounded(last) for name, last in compared.items()},
         )
 
     return Reply(await asyncio.to_thread(written), TEXT)

@@ -6,6 +6,7 @@
 # make matrix: the tests that are not slow on each Python of the classifiers that is there (noxfile.py).
 # make lint: what is under deploy/ and .github/, by the linters of those who read it.
 # make docs: builds the documents as a site, strictly, into out/site.
+# make benchmarks: runs the commands of research/results again, whose figures the site shows. Alone on the machine.
 # make compiled: the tests of what `LATEBIND_COMPILE=1 pip install .` compiles, against that; it fetches its compiler.
 PYTHON ?= python3
 BIN := .venv/bin
@@ -15,7 +16,7 @@ OF_COMPILED := tests/batching tests/domain tests/engine tests/queries tests/serv
 # Modules are compiled as they are first imported, and kept: tests start hundreds of processes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench compiled dist walk docs matrix lint clean
+.PHONY: demo test check bench compiled dist walk docs matrix lint benchmarks clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m examples.digits.demo
@@ -62,6 +63,9 @@ lint: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+benchmarks: $(INSTALLED)
+	$(BIN)/python -m research.publish
 
 clean:
 	rm -rf .venv out

@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from os import sched_getaffinity
 from typing import Annotated
@@ -31,12 +31,16 @@ FirstSeed = Annotated[int, Option(min=0, help="Begin with this seed in place of 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a part found: tables by title, plots of them, the figures behind them, and what should not have been."""
+    """What a part found: tables by title, plots of them, the figures behind them, and what should not have been.
+
+    `conditions` are settings that only running shows, as the versions of other servers.
+    """
 
     tables: Mapping[str, Rows]
     draw: Callable[[], Sequence[Plot]] = tuple
     raw: object = None
     problems: Sequence[str] = ()
+    conditions: Mapping[str, object] = field(default_factory=dict)
 
 
 Part = Callable[[Progress], Found]
@@ -86,6 +90,7 @@ def evaluate(parts: Mapping[str, Part], output: Output, told: Mapping[str, objec
         with progress(part) as tell:
             found[part] = parts[part](tell)
         show_tables(found[part].tables)
+        settings |= found[part].conditions
         if output.page is not None:
             tables = [rows for one in found.values() for rows in one.tables.values()]
             plots = [plot for one in found.values() for plot in one.draw()]

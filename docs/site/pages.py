@@ -6,7 +6,7 @@ from functools import partial
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
 
-from docs.site.reference import commands, configuration, metrics, python
+from docs.site.reference import benchmarks, commands, configuration, metrics, python
 
 ROOT = Path(__file__).parents[2]
 INDEX = "docs/README.md"  # whose order is that of the site, and whose place the front page takes
@@ -15,6 +15,7 @@ GENERATED = {
     "reference/configuration.md": configuration,
     "reference/python.md": python,
     "reference/metrics.md": metrics,
+    "reference/benchmarks.md": benchmarks,
 }
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?!\w+:)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 FENCED = re.compile(r"(^```.*?^```\n?)", re.MULTILINE | re.DOTALL)

@@ -1,22 +1,28 @@
-"""The reference, in Markdown, from the code: commands, configuration, functions for Python, metrics."""
+"""The reference, in Markdown, from the code: commands, configuration, functions for Python, metrics; and benchmarks."""
 
 import ast
 import inspect
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import chain
 from textwrap import dedent
 from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
 
+from latebind.cli.commands import docstring
+from latebind.cli.console import written
 from latebind.cli.main import app
 from latebind.cli.settings import SETTINGS, Setting
 from latebind.cluster.merging import own_figures
 from latebind.domain.config import ServeConfig
 from latebind.server.metrics import FAMILIES
+from research.__main__ import PARTS
+from research.publish import CONDITIONS, RESULTS, command_of, read
 
 PUBLIC = (
     "latebind.serve",
@@ -179,6 +185,30 @@ def metrics() -> str:
     told = re.findall(r"# HELP (\w+) (.*)\n# TYPE \w+ (\w+)", own_figures(replies={}, replicas=0, moved=0))
     ingress = [(f"`{name}`", kind, "`status`" if "status" in text else "", _cell(text)) for name, text, kind in told]
     parts += ["## Of the ingress, with `--on ray`", _table(columns, ingress)]
+    return "\n\n".join(parts) + "\n"
+
+
+def benchmarks() -> str:
+    """Return the page of figures: a section for each committed result, with how it is repeated."""
+    parts = [
+        "# Benchmarks",
+        "Each section is one file of `research/results`, as a command of `research` wrote it: the command that repeats "
+        "it, the machine and the day, and its tables. What did not work is in [the log](../log/index.md). "
+        "`make benchmarks` runs all of them again.",
+    ]
+    for file in sorted(RESULTS.glob("*.json")):
+        result = read(file)
+        told = result[CONDITIONS]
+        name = told["command"]
+        said = docstring(f"research.{PARTS[name]}", name.replace("-", "_"))
+        parts += [f"## {file.stem}", _flowing(said).partition("\n\n")[0]]
+        parts.append(f"```\npython -m research {shlex.join(command_of(result))}\n```")
+        parts.append(". ".join([told["machine"], *(f"{peer}: {what}" for peer, what in told.get("peers", {}).items())]))
+        for part in result.values():
+            for title, rows in part.get("tables", {}).items():
+                keys = [key for key in dict.fromkeys(chain.from_iterable(rows)) if any(row.get(key) for row in rows)]
+                cells = [[_cell(written(row.get(key, ""))) for key in keys] for row in rows]
+                parts += [f"### {title} {{ #{_slug(file.stem, title)} }}", _table(keys, cells)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,6 +1,7 @@
 """`python -m research peers`: latebind beside other servers."""
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from latebind.cli.options import Seed
 from research import plots
 from research.evaluation import Found, Load, Output, Rounds, SideName, Words, evaluate
 from research.peers import compare, sides
+from research.peers.servers import PACKAGES, versions
 from research.sides import chosen
 
 
@@ -65,7 +67,9 @@ def peers(
             rows = compare.identity_rows(runs, seed)
             bars = [{**row, "what": f"{row['protocol']}, {row['clients']} clients"} for row in rows]
             title = "a model that answers what it is given"
-            return Found({title: rows}, lambda: [plots.columns(title, bars, by="side", x="what", y="per s")])
+            told = {"peers": versions(environments, PACKAGES)}
+            draw = partial(plots.columns, title, bars, by="side", x="what", y="per s")
+            return Found({title: rows}, lambda: [draw()], conditions=told)
 
         def goodput(tell: Progress) -> Found:
             tables, figures, deadline = dict[str, Rows](), [], deadline_ms / 1e3
@@ -88,6 +92,11 @@ def peers(
                 tables |= {f"{one}: closed loop of {compare.CLIENTS} clients": closed}
                 tables[title] = rows = compare.goodput_rows(found, deadline, seed)
                 figures.append((title, rows))
-            return Found(tables, lambda: [plots.curves(*one, by="side", x="load", y="in time") for one in figures])
+            told = {"peers": versions(environments, PACKAGES)}
+            return Found(
+                tables,
+                lambda: [plots.curves(*one, by="side", x="load", y="in time") for one in figures],
+                conditions=told,
+            )
 
         evaluate({"identity": identity, "goodput": goodput}, output)

@@ -5,6 +5,7 @@ comes inside the package nvidia-pytriton.
 """
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
+from importlib.metadata import distributions
 from pathlib import Path
 
 import psutil
@@ -191,6 +193,21 @@ def environment(folder: Path, peer: str, *more: str) -> Path:
         run_to_end(command, f"packages of {peer} could not be installed in {path}")
         done.write_text("\n".join(wanted))
     return path
+
+
+def versions(folder: Path, peers: Iterable[str]) -> dict[str, str]:
+    """Return the versions of the packages that were asked for in the environments of these peers, by peer."""
+    found = {}
+    for peer in peers:
+        path = folder / peer
+        done = path / "latebind-peer.txt"
+        if not done.exists():  # it is none of another's
+            continue
+        names = [re.split("[<=>]", wanted)[0] for wanted in done.read_text().split("\n")]
+        packages = sysconfig.get_path("purelib", "venv", {"base": str(path), "platbase": str(path)})
+        there = {one.name.lower(): one.version for one in distributions(path=[packages])}
+        found[peer] = ", ".join(f"{name} {there[name]}" for name in names if name in there)
+    return found
 
 
 def run_to_end(command: list[str], failure: str) -> None:

@@ -16,7 +16,7 @@ from latebind.bench.server import cpu_seconds
 from latebind.domain.errors import ConfigError
 from research.peers.clients import Loaded, answer, check, load, play, written
 from research.peers.compare import goodput_rows, identity_rows
-from research.peers.servers import Served, free_port, restless, running, turn_of
+from research.peers.servers import Served, free_port, restless, running, turn_of, versions
 from tests.cluster.small import until
 from tests.server.conftest import Site, opened
 
@@ -137,3 +137,13 @@ def test_goodput_is_compared_with_the_best_other_round_by_round() -> None:
     assert ours["without an answer"] == "20.0%"
     late = {side: [np.array([seconds])] for side, seconds in (("latebind", 0.01), ("triton", 5.0))}
     assert {row["over the best other"] for row in goodput_rows({1.4: late}, deadline=0.1, seed=0)} == {""}
+
+
+def test_versions_of_peers_are_those_of_the_packages_that_were_asked_for(tmp_path: Path) -> None:
+    packages = tmp_path / "litserve" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    for name, version in (("LitServe", "0.2.9"), ("numpy", "1.26.4"), ("other", "1.0")):
+        about = packages / f"{name}-{version}.dist-info"
+        about.mkdir(parents=True)
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (tmp_path / "litserve" / "latebind-peer.txt").write_text("litserve\nnumpy<2\ngone==1")
+    assert versions(tmp_path, ("litserve", "triton")) == {"litserve": "litserve 0.2.9, numpy 1.26.4"}

@@ -97,14 +97,14 @@ def resized(rows: tuple[Any, ...], specs: Sequence[TensorSpec], sizes: Sizes) ->
 
 
 def distinct(dims: Sequence[Dim], own: Sizes, taken: int) -> dict[str, int]:
-    """Return sizes in which no two dimensions are alike, nor like the `taken` size or 1; `own` ones where they can be.
+    """Return sizes in which no two dimensions are alike, nor like `taken` or of one step; `own` ones where they can be.
 
-    An export takes sizes that are equal, or 1, for a reason.
+    An export takes sizes that are equal, or a number of steps that is 1, for a reason.
     """
     found: dict[str, int] = {}
     for dim in dims:
         options = [own[dim.name], *range(max(dim.least, dim.step), dim.most + 1, dim.step)[:64]]
-        unlike = (size for size in options if size > 1 and size != taken and size not in found.values())
+        unlike = (size for size in options if size > dim.step and size != taken and size not in found.values())
         found[dim.name] = next(unlike, own[dim.name])
     return found
 

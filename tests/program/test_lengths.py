@@ -14,8 +14,8 @@ from latebind.program.backends import compile_graph, compile_stages, exact_backe
 from latebind.program.build import BuildReport, build_program
 from latebind.program.cut import cut_points, find_carries, split, with_carries
 from latebind.program.eager import in_eager
-from latebind.program.export import export, run_module
-from latebind.program.lengths import resized, rungs_of, tried_sizes
+from latebind.program.export import export, export_any_size, run_module
+from latebind.program.lengths import distinct, resized, rungs_of, tried_sizes
 from latebind.program.load import load_program
 from latebind.program.padding import together, turned
 from latebind.program.program import Program
@@ -440,3 +440,14 @@ def test_a_twin_answers_rows_of_any_size_too(tmp_path: Path) -> None:
     module, examples = Unmasked(), words(3)
     report = build(module, examples, tmp_path, [L], {"words": ["L"]}, ["openvino"])
     compare(module, load_program(report.directory).twin(), examples, 2)
+
+
+def test_sizes_that_are_declared_alike_in_steps_are_exported_as_two_of_several_steps() -> None:
+    dims = Dim("H", 32, 1024, 32), Dim("W", 32, 1024, 32)
+    assert distinct(dims, {"H": 192, "W": 192}, 2) == {"H": 192, "W": 64}
+    assert distinct(dims, {"H": 32, "W": 96}, 64) == {"H": 96, "W": 128}
+    enlarges = nn.Sequential(nn.Conv2d(3, 8, 4, stride=4), nn.ReLU(), nn.PixelShuffle(2))
+    rows = {"image": torch.randn(2, 3, 192, 192)}
+    exported, fixed = export_any_size(enlarges.eval(), rows, dims=dims, sizes={"image": [3, "H", "W"]})
+    assert not fixed
+    assert [dim.name for dim in exported.graph.dims] == ["H", "W"]

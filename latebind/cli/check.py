@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,18 +13,18 @@ import typer
 from latebind.cli.commands import what_to_install
 from latebind.cli.console import Row, console, in_order, reporting, save, show_tables
 from latebind.cli.options import JsonFile
-from latebind.cli.serve import check_settings
+from latebind.cli.serve import check_policies
 from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ModelSpec
-from latebind.domain.split import BESIDE, SHADOW
+from latebind.domain.split import BESIDE, SHADOW, public_name
 from latebind.engine.cores import fitted
 from latebind.engine.order import IMPORTS, with_queries
 from latebind.engine.preprocessors import open_preprocessor
 from latebind.learned.metadata import read_accuracies, read_caches, with_caches
 from latebind.preprocessing.settings import reads_as
-from latebind.program.metadata import read_model, read_profile
+from latebind.program.metadata import read_model, read_profile, read_texts
 from latebind.queries.file.definition import ENDING, read_query
 from latebind.repository.directory import ModelDirectory, read_manifest
 from latebind.repository.listing import Selection, Serving
@@ -65,7 +66,7 @@ def check(
     """
     with reporting():
         settings, said = SETTINGS.read(config, given)
-        check_settings(settings)
+        check_policies(settings)
         check_machine(settings.engine, None)
         Security.by(settings.server)
         selection = open_selection(repository, model or (), settings.repository)
@@ -122,19 +123,26 @@ def _found(selection: Selection, names: Iterable[str], settings: ServeConfig, sa
             serving = serving.with_(selection.find(name))
         except (LatebindError, OSError) as error:
             wrong[name] = selection.explain(error)
+    texts = False
+    with suppress(LatebindError, OSError):
+        texts = read_texts([*serving.models.values()])
+    settings = fitted(settings, said, texts=texts)
     for name, path in serving.models.items():
         try:
-            whole[name] = _opened(name, path, settings, said)
+            found = _opened(path, settings)
+            if public_name(name) in selection.splits:  # as an engine names versions of which one may be another's copy
+                found = replace(found, spec=replace(found.spec, name=name, version=path.name))
+            whole[name] = found
         except (LatebindError, OSError) as error:
             wrong[name] = selection.explain(error)
     return Found(selection, serving, whole, wrong)
 
 
-def _opened(name: str, path: Path, settings: ServeConfig, said: Collection[str]) -> Whole:
+def _opened(path: Path, settings: ServeConfig) -> Whole:
     """Read all of a verified model that can be read without running it. Raises what is wrong with it."""
     directory = ModelDirectory(path, read_manifest(path).files)
     model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
-    engine = fitted(settings, said, texts=model.about.reads_texts).engine
+    engine = settings.engine
     backend = engine.backend or model.backend
     needed = IMPORTS.get(backend)
     if needed is not None and find_spec(needed) is None:
@@ -144,9 +152,6 @@ def _opened(name: str, path: Path, settings: ServeConfig, said: Collection[str])
     spec = model.spec()
     if engine.exits:
         spec, _ = with_caches(spec, profile.costs(), caches, floor=engine.floor)
-    spec = replace(
-        spec, name=name if BESIDE in name else model.name, version=path.name if path.name.isdecimal() else model.version
-    )
     told = [too_large_a_row(spec.inputs, Limits.by(settings.server))]
     if not profile.matches_this_machine(threads=engine.threads, backend=backend):
         told.append("it was measured on another machine, or with other threads: each start measures it again")

@@ -97,7 +97,8 @@ def serve(
             raise ConfigError(f"{', '.join(named)}: replicas are Ray's; add --on ray, or leave it out")
         settings, engine = SETTINGS.read(config, given)
         write_logs("frontend", settings.observability.log_format)
-        check_settings(settings)
+        check_policies(settings)
+        check_addresses(settings.server)
         selection = open_selection(repository, model or (), settings.repository)
         if on is not None:
             from latebind.cluster import application  # noqa: PLC0415  (an optional dependency)
@@ -113,11 +114,10 @@ def serve(
             raise typer.Exit(1)
 
 
-def check_settings(settings: ServeConfig) -> None:
-    """Raise `ConfigError` for what the engine or the frontend would refuse: it is told before one is started."""
+def check_policies(settings: ServeConfig) -> None:
+    """Raise `ConfigError` for policies that the engine would refuse: that is told before one is started."""
     make_policy(settings.policy)
     make_eviction(settings.residency)
-    check_addresses(settings.server)
 
 
 async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, event_log: Path | None) -> bool:

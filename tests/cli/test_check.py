@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from socket import create_server
 from typing import Any
 
 import pytest
@@ -123,6 +124,11 @@ def test_a_model_is_faulty_where_a_stage_alone_is_too_large(folder: Path, stages
     _, row = check._memory(found, [], settings)
     assert row["state"] == state
     assert how in str(row["told"])
+
+
+def test_a_server_that_runs_at_the_port_is_no_fault(folder: Path) -> None:
+    with create_server(("127.0.0.1", 0)) as running:
+        checked(folder, "--port", str(running.getsockname()[1]), code=0)
 
 
 def test_faults_of_options_end_with_2_and_nothing_there_too(folder: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import msgspec
 import orjson
 
 from latebind.domain.errors import InvalidRequest, TooLarge, TurnedOff, Unsupported
-from latebind.learned.promise import bounded
 from latebind.server.access import Access
 from latebind.server.dashboard import PAGE, Dashboard
 from latebind.server.description import metadata, model_config
@@ -132,6 +131,8 @@ async def metrics(context: Context, request: Request) -> Reply:
     compared = {name: service.shadows.compared(name) for name in shadows}
 
     def written() -> bytes:  # of a thousand models it takes half a second of a core
+        from latebind.learned.promise import bounded  # noqa: PLC0415  (a server without shadows has no use for it)
+
         machine = context.machine.figures(snapshot.get("gpu"))
         return prometheus_text(
             snapshot,

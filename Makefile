@@ -1,7 +1,6 @@
 # make demo | test | check | bench: each sets up .venv on first use and works offline afterwards.
 # make dist: builds the wheel and the source distribution, checks them, and serves models from the wheel alone, with and
 #   without torch.
-# make dist: builds the wheel and the source distribution, checks them, and serves a model from the wheel alone.
 # make walk: README and the tutorial as a newcomer types them, with that wheel alone. It takes some ten minutes.
 # make matrix: the tests that are not slow on each Python of the classifiers that is there (noxfile.py).
 # make lint: what is under deploy/ and .github/, by the linters of those who read it.

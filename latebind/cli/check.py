@@ -20,13 +20,14 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.domain.split import BESIDE, SHADOW, public_name
 from latebind.engine.cores import fitted
-from latebind.engine.order import IMPORTS, with_queries
+from latebind.engine.order import IMPORTS, OPENVINO, with_queries
 from latebind.engine.preprocessors import open_preprocessor
 from latebind.learned.metadata import read_accuracies, read_caches, with_caches
 from latebind.preprocessing.settings import reads_as
+from latebind.program.device import NO_TORCH, has_torch, without_torch
 from latebind.program.metadata import read_model, read_profile, read_texts
 from latebind.queries.file.definition import ENDING, read_query
-from latebind.repository.directory import ModelDirectory, read_manifest
+from latebind.repository.directory import SEQUENCE, STAGES, ModelDirectory, read_manifest
 from latebind.repository.listing import Selection, Serving
 from latebind.repository.mirror import open_selection
 from latebind.served import span_export
@@ -144,9 +145,12 @@ def _opened(path: Path, settings: ServeConfig) -> Whole:
     model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
     engine = settings.engine
     backend = engine.backend or model.backend
-    needed = IMPORTS.get(backend)
-    if needed is not None and find_spec(needed) is None:
-        raise ConfigError(what_to_install(ModuleNotFoundError(name=needed)) or needed)
+    if SEQUENCE in directory.files and not has_torch():
+        raise ConfigError(f"{path} is a sequence model, which torch decodes, and {NO_TORCH}")
+    if not has_torch() and not (backend in OPENVINO and directory.names(STAGES)):
+        raise ConfigError(without_torch(path, backend))
+    if backend in OPENVINO and find_spec(IMPORTS[backend]) is None:
+        raise ConfigError(what_to_install(ModuleNotFoundError(name=IMPORTS[backend])) or "")
     if model.about.raw:
         open_preprocessor(directory, model.about)
     spec = model.spec()

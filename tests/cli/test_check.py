@@ -138,10 +138,21 @@ def test_faults_of_options_end_with_2_and_nothing_there_too(folder: Path, tmp_pa
         assert result.output.startswith("error: ")
 
 
-def test_it_needs_no_torch(folder: Path) -> None:
-    code = (
-        f"import sys; sys.modules['torch'] = None; from latebind.cli.main import app; app(['check', {str(folder)!r}])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("nothing is wrong\n")
+WITHOUT = """
+import sys
+from latebind.cli.main import app
+if {gone}:
+    sys.modules["torch"] = None
+try:
+    app(["check", {folder!r}])
+except SystemExit as ended:
+    print("ended", ended.code, "imported" if sys.modules.get("torch") else "not imported")
+"""
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_it_imports_no_torch_and_tells_what_needs_it(folder: Path, gone: bool) -> None:
+    code = WITHOUT.format(gone=gone, folder=str(folder))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.endswith(f"ended {int(gone)} not imported\n")
+    assert ("runs on the backend eager, which is torch's" in " ".join(done.stdout.split())) is gone

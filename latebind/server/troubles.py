@@ -235,6 +235,9 @@ LOST: Final = {  # by what is counted: a word for a table, what became of them, 
 }
 
 
+HURRIED: Final = {"refused_late": "refused", "expired": "late"}  # what a model that memory does not hold brings about
+
+
 def _of_requests(sight: Sight, sums: Counts, when: str) -> Iterator[Trouble]:
     memory = sight.snapshot.get("memory")
     for (name, counted), number in [*sums.items()]:
@@ -247,8 +250,12 @@ def _of_requests(sight: Sight, sums: Counts, when: str) -> Iterator[Trouble]:
                 "or allow more time (`--deadline-ms`)."
             )
             yield Trouble(name, "refuses", f"{rows:,} refused {when}; it was not in memory", cure, rows=rows)
-        elif counted == "refused_late" and (lacking := _lacking(sight, name)) is not None:
-            yield Trouble(name, "refuses", f"{rows:,} refused {when}; {lacking}", MORE_MEMORY, rows=rows)
+        elif counted in HURRIED and (lacking := _lacking(sight, name)) is not None:
+            both = {word: int(sums[name, outcome]) for outcome, word in HURRIED.items() if sums[name, outcome]}
+            if HURRIED[counted] == next(iter(both)):  # told once
+                rows = sum(both.values())
+                what = f"{rows:,} {' or '.join(both)} {when}; {lacking}"
+                yield Trouble(name, "refuses", what, MORE_MEMORY, rows=rows)
         elif counted in LOST:
             state, what, cure = LOST[counted]
             yield Trouble(name, state, f"{rows:,} {what.format(when=when)}", cure, rows=rows)
@@ -276,7 +283,8 @@ def _of_memory(sight: Sight, sums: Counts, seconds: float, when: str) -> Iterato
     if memory is None:
         return
     for name in memory["models"]:
-        if (lacking := _lacking(sight, name)) is not None and not sums[name, "refused_late"]:
+        hurried = any(sums[name, outcome] for outcome in HURRIED)
+        if (lacking := _lacking(sight, name)) is not None and not hurried:
             what = f"does not fit into memory; {lacking}"
             yield Trouble(name, "does not fit", what, MORE_MEMORY, grave=False)
     loading = sums["", "load_seconds"]

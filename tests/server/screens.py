@@ -84,8 +84,8 @@ def well(folder: Path) -> Iterator[str]:
 def troubled(folder: Path) -> Iterator[str]:
     """Serve the models of `folder`, of which `TORN` is, with little memory and few places; yields the URL.
 
-    One is not served, of one all requests fail, one does not fit into memory, one is asked for more rows at once than
-    there are places, and the engine has been killed once.
+    One is not served, one does not fit into memory, one is asked for more rows at once than there are places, one is
+    sent what it does not take, and the engine has been killed once.
     """
     options = "--keep-going", "--memory", "14MB", "--slots", "4", "--deadline-ms", "20000"
     with launched(folder, *SERVED, *options) as server, ExitStack() as stack:
@@ -98,7 +98,7 @@ def troubled(folder: Path) -> Iterator[str]:
 
 
 def _requests(*, good: bool) -> dict[str, Body]:
-    """Return a request for each model that is asked; those that are not `good` are refused or fail."""
+    """Return a request for each model that is asked; those that are not `good` are refused."""
     row = {"x": np.ones((1, WIDTH), np.float32)}
     return {
         "digits": encode(row),

@@ -57,6 +57,8 @@ def test_what_memory_lacks_is_told_of_refusals_for_it() -> None:
     assert (found.model, found.what) == ("digits", "1,000 refused in a minute; it needs 53 MB of 42 MB")
     assert "--memory" in found.cure
     assert found.grave
+    (found,) = after(Sight(100.0, snapshot({"digits": {"refused_late": 40, "expired": 2}}, memory=held)))
+    assert found.what == "42 refused or late in a minute; it needs 53 MB of 42 MB"
     (found,) = after(Sight(100.0, snapshot({"digits": {"answered": 9}}, memory=held)))
     assert (found.what, found.grave) == ("does not fit into memory; it needs 53 MB of 42 MB", False)
 

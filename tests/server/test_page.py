@@ -10,6 +10,7 @@ import pytest
 
 from latebind.domain.config import FrontendConfig
 from latebind.domain.model import StepInputs, StepSpec
+from latebind.forks.client import VARIABLE
 from tests.browsing import Page, chromium, missing, page_of
 from tests.building import made_once
 from tests.server.arithmetic import one_to_one, query
@@ -42,10 +43,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def in_trouble(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a real server with several troubles."""
-    models = made_once(tmp_path_factory, "screens", build)
-    with troubled(torn(models, tmp_path_factory.mktemp("torn") / "models")) as url:
-        yield url
+    """The URL of a real server with several troubles, which forks its own engine, so that this can be found."""
+    models = torn(made_once(tmp_path_factory, "screens", build), tmp_path_factory.mktemp("torn") / "models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(VARIABLE)
+        with troubled(models) as url:
+            yield url
 
 
 def page_at(browser: Any, site: Site, **window: Any) -> AbstractContextManager[Page]:

@@ -320,12 +320,17 @@ class Following:
                 await client.close()
 
 
+def check_torch(settings: ServeConfig) -> None:
+    """Raise `ConfigError` if adaptation is wanted, which takes torch, and that is not there."""
+    if settings.adaptation.on and not has_torch():
+        raise ConfigError(f"--adapt trains learned caches, which torch does, and {NO_TORCH}, or leave it out")
+
+
 async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServer) -> Following | None:
     """Start the service beside engines that serve, if it is wanted; it follows what they serve. Close it at the end."""
     if not settings.adaptation.on:
         return None
-    if not has_torch():
-        raise ConfigError(f"--adapt trains learned caches, which torch does, and {NO_TORCH}, or leave it out")
+    check_torch(settings)
     following = Following(partial(_followed, settings, engines), engines, forks)
     if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")

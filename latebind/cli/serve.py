@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from latebind.adaptation.client import check_torch
 from latebind.batching.policy import make_policy
 from latebind.child import GRPC_READY, READY
 from latebind.cli.console import errors, in_order, progress, reporting, show
@@ -98,6 +99,7 @@ def serve(
         settings, engine = SETTINGS.read(config, given)
         write_logs("frontend", settings.observability.log_format)
         check_policies(settings)
+        check_torch(settings)
         check_addresses(settings.server)
         selection = open_selection(repository, model or (), settings.repository)
         if on is not None:

@@ -5,10 +5,11 @@ without the file is of a model that was built without labels.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.errors import ConfigError, ExportError, RepositoryError
 from latebind.learned.head import Head
 from latebind.learned.metadata import LIST, Accuracy, StoredCaches, graph_file, head_file, stage_file, weights_file
 from latebind.program.backends import BACKENDS
@@ -16,7 +17,7 @@ from latebind.program.device import has_torch, without_torch
 from latebind.program.graph import Graph, graph_to_json, read_graph_file
 from latebind.program.metadata import read_model
 from latebind.program.operators import resolve
-from latebind.program.stage_files import anything, files_of, has_files, needs_file
+from latebind.program.stage_files import NeedsTorch, anything, files_of, has_files, needs_file
 from latebind.program.stored import files_with_entry
 from latebind.repository.directory import CACHES, ModelDirectory, json_bytes
 from latebind.repository.tensors import check_weights, read_arrays, read_tensors, tensor_bytes
@@ -123,7 +124,8 @@ def write_caches(
     backend = read_model(directory).backend
     for name, lookup in files.items():
         if BACKENDS[backend].has_files and needs_file(lookup.graph, lookup.weights, backend):
-            made |= files_of(stage_file(name), lookup.graph, lookup.weights, packs=False)
+            with suppress(NeedsTorch, ExportError):  # torch runs it, beside a model that needs no torch otherwise
+                made |= files_of(stage_file(name), lookup.graph, lookup.weights, packs=False)
         made[graph_file(name)] = graph_to_json(lookup.graph)
         made[weights_file(name)] = tensor_bytes(lookup.weights)
         made[head_file(name)] = tensor_bytes(lookup.head.tensors())

@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> None:
             "environment": dict(os.environ),
             "cores": sorted(os.sched_getaffinity(0)),
             "name": Path("/proc/self/comm").read_text().strip(),
-            "torch": "torch" in sys.modules,
+            "engine": "latebind.engine.process" in sys.modules,
             "wave": "wave" in sys.modules,
             "files": len(os.listdir("/proc/self/fd")),
         }

@@ -75,7 +75,7 @@ def test_it_is_as_if_it_were_started_by_whoever_asked(tmp_path: Path, monkeypatc
         "directory": str(tmp_path),
         "environment": dict(os.environ),
         "cores": sorted(core),
-        "torch": True,  # and it need not import that
+        "engine": True,  # and it need not import that
         "wave": found["wave"],
         "files": 5,  # three standard ones, where it tells, and the folder that lists them
     }

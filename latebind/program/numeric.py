@@ -91,6 +91,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.where.self": np.where,
     "aten.masked_fill.Scalar": lambda rows, mask, number: np.where(mask, rows.dtype.type(number), rows),
     "aten.full.default": np.full,
+    "aten.full_like.default": lambda rows, number: np.full(rows.shape, number),
     "aten.scalar_tensor.default": np.asarray,
     "aten.arange.default": np.arange,
     "aten.arange.start": np.arange,
@@ -115,7 +116,8 @@ FLOATING = frozenset(
     for name in (
         "_to_copy.default", "clone.default", "view.default", "permute.default", "unsqueeze.default", "squeeze.dim",
         "squeeze.dims", "expand.default", "slice.Tensor", "select.int", "cat.default", "gather.default",
-        "embedding.default", "add.Tensor", "sub.Tensor", "mul.Tensor",
+        "full_like.default", "masked_fill.Scalar", "where.self", "embedding.default", "add.Tensor",
+        "sub.Tensor", "mul.Tensor",
     )
 )  # fmt: skip
 RESULT = frozenset({"dtype", "pin_memory", "non_blocking", "device", "layout", "memory_format"})

@@ -193,8 +193,12 @@ def _memory_of(array: Array) -> tuple[object, ...]:
 
 
 def _serialized(name: str, model: Foreign) -> dict[str, bytes]:
+    """Return a model as two files, the same ones for equal graphs; it is renamed."""
     import openvino  # noqa: PLC0415
 
+    model.set_friendly_name("stage")
+    for number, node in enumerate(model.get_ordered_ops()):  # names count on within a process, and files would differ
+        node.set_friendly_name(str(number))
     with tempfile.TemporaryDirectory(prefix="latebind-") as folder:
         paths = [Path(folder) / f"model.{kind}" for kind in ("xml", "bin")]
         openvino.serialize(model, *paths)

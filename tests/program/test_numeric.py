@@ -1,6 +1,6 @@
 """What numpy computes of a graph is what torch computes, to the last bit; what it does not know is named."""
 
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import pytest
@@ -54,6 +54,10 @@ CASES: list[Case] = [
     ("aten.cat.default", ((FLOATS, FLOATS), 2), "float32", ()),
     ("aten.minimum.default", (WIDE, NARROW), "int64", ()),
     ("aten.arange.start_step", (1, 9, 2), "int64", to("int64")),
+    ("aten.where.self", (MASK, FLOATS, FLOATS), "float32", ()),
+    ("aten.masked_fill.Scalar", (FLOATS, MASK, -inf), "float32", ()),
+    ("aten.full_like.default", (MASK, True), "bool", ()),
+    ("aten.full_like.default", (FLOATS, 0.1), "float32", ()),
     ("aten.full.default", ((2, 3), 4), "int64", to("int64")),
 ]
 

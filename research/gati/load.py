@@ -44,6 +44,7 @@ from research.sides import Figures
 OURS, FIXED, AT_FLOOR = "levels", "fixed", "fixed at the floor"
 SHED_FIRST = "fixed, shed first"  # drops nobody who has started, as ours: fixed thresholds that keep their promise too
 SLACK_FIT, TO_THE_END, COMPACTED = "slack-fit", "slack-fit, to the end", "slack-fit, batches of late"
+NONE_DROPPED = "levels, none dropped"  # ours without the level for overload
 POLICIES = {
     FIXED: "late",
     SLACK_FIT: "research.gati.superserve:SlackFit",
@@ -51,6 +52,7 @@ POLICIES = {
     COMPACTED: "research.gati.superserve:Compacted",
     AT_FLOOR: "late",
     SHED_FIRST: "late",
+    NONE_DROPPED: "late",
     OURS: "late",
 }
 LOADS = (0.6, 1.0, 1.4, 2.0)
@@ -88,6 +90,7 @@ class Case:
     fixed: ServedModel
     at_floor: ServedModel
     shed_first: ServedModel
+    none_dropped: ServedModel
     levels: Levels
     traffic: Numbers
     lengths: Numbers | None
@@ -169,12 +172,23 @@ class Trial:
                 raise ConfigError(f"no lookup pays on half of the rows: {report.warning}")
             served = ServedModel(*with_caches(program.spec, program.costs, caches, floor=self.floor), below=self.below)
             fixed = ServedModel(*with_caches(program.spec, program.costs, caches))
-            at_floor = [level for level in served.costs.levels if not level.dropped][-1]
-            lowest = replace(fixed, costs=replace(fixed.costs, hit_rates=at_floor.hit_rates))
+            kept = tuple([level for level in served.costs.levels if not level.dropped])
+            none_dropped = replace(served, costs=replace(served.costs, levels=kept))
+            lowest = replace(fixed, costs=replace(fixed.costs, hit_rates=kept[-1].hit_rates))
             one = replace(fixed.costs, levels=(Level(caches.target, fixed.costs.hit_rates),), target=0)
             first = replace(fixed, costs=one)
             lengths = None if self.rows.lengths is None else self.rows.lengths.numpy()
-            yield Case(Path(folder), served, fixed, lowest, first, self._levels(caches, traffic), traffic, lengths)
+            yield Case(
+                Path(folder),
+                served,
+                fixed,
+                lowest,
+                first,
+                none_dropped,
+                self._levels(caches, traffic),
+                traffic,
+                lengths,
+            )
 
     def _levels(self, caches: StoredCaches, traffic: Numbers) -> Levels:
         """Return what the rows of the traffic do at each level."""
@@ -215,7 +229,8 @@ class Noted(Simulator):
 
 def play(case: Case, side: str, arrivals: Sequence[tuple[float, int]], allowed: float) -> Played:
     """Play arrivals, each a time and a row of the traffic, to one side."""
-    model = {FIXED: case.fixed, AT_FLOOR: case.at_floor, SHED_FIRST: case.shed_first}.get(side, case.served)
+    own = {FIXED: case.fixed, AT_FLOOR: case.at_floor, SHED_FIRST: case.shed_first, NONE_DROPPED: case.none_dropped}
+    model = own.get(side, case.served)
     left, name, last = case.levels.left_at, model.spec.name, len(case.levels.left_at) - 1
     fidelities = case.levels.fidelities
     alone_at = fidelities.index(fidelities[last - 1]) if side == AT_FLOOR else last  # without levels

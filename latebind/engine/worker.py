@@ -314,7 +314,10 @@ class Worker:
             for name, model in models.items()
             if model.spec.dims
         }  # of what each stage takes, where rows differ in size
-        self._chains = {name: model.program.calls for name, model in models.items()}
+        on_host = isinstance(self._stream, HostStaging)  # which gives arrays
+        self._chains: dict[str, Sequence[Callable[..., tuple[Rows, ...]]]] = {
+            name: model.program.calls if on_host else model.program.stages for name, model in models.items()
+        }
         self._sequences = {
             name: _decoding(model, sized)
             for name, model in models.items()

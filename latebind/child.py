@@ -26,7 +26,7 @@ class Child:
     log: IO[str] | None
 
     def check(self) -> None:
-        """Raise `Unavailable` if it has ended though nobody told it to."""
+        """Raise `Unavailable` if it has ended unasked."""
         if status := self.process.poll():
             cause = f"signal {-status} ({signal.strsignal(-status)})" if status < 0 else f"status {status}"
             raise Unavailable(f"`latebind serve` ended with {cause}: {_last_words(self.log)}; start it again")

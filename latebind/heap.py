@@ -1,4 +1,4 @@
-"""What the collector of a serving process looks at: little, and not often."""
+"""Garbage collection of a serving process: few objects, rarely."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Serves a module, or a folder of Hugging Face, from Python: builds it unless it is there, and runs `latebind serve`.
+"""Serves a module, or a Hugging Face folder, from Python: builds it if needed, and runs `latebind serve`.
 
 A trusted step: it runs the module's code. Of a folder's own code nothing is run.
 """
@@ -154,8 +154,8 @@ def _built(
             of = "a folder of Hugging Face, which takes data" if named else "a module, which takes samples"
             raise ConfigError(f"{name} is no option of {of}: leave it out")
     if named != (inputs is None):
-        told = "a folder says itself what it reads: leave them out" if named else "give rows as they will come"
-        raise ConfigError(f"example_inputs: {told}")
+        advice = "a folder says itself what it reads: leave them out" if named else "give rows as they will come"
+        raise ConfigError(f"example_inputs: {advice}")
     # These are checked before a build, which takes minutes.
     device, arguments = options.get("device", HOST), options.get("arguments", ())
     kind = kind_of(find_device(EngineConfig(device=device).device))

@@ -1,6 +1,6 @@
-"""How processes write their logs: a line for each record, as text or as JSON, that no value can break or forge.
+"""How processes write their logs: one line for each record, as text or JSON, which no value can break or forge.
 
-A record tells of a request in its attribute `request` (`extra={"request": ...}`), or of the one that `REQUEST` names.
+A record names its request in the attribute `request` (`extra={"request": ...}`), or is about the one in `REQUEST`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Have the system run a thread soon after it wakes, though others compute: asked for by whoever mostly waits.
+"""Has the system run a thread soon after it wakes, though others compute: for threads that mostly wait.
 
 Linux deals cores out in slices of a few milliseconds, and who wakes may have to wait until the slice of another ends,
 at every turn of a request's way. Who asks for shorter slices has the same share of the core, in more and shorter pieces
@@ -27,7 +27,7 @@ def be_usual() -> None:
 
 
 def slice_seconds(thread: int = 0) -> float | None:
-    """Return how long the slices of a thread or of a process's first are, 0: of this one; None if nobody tells."""
+    """Return the time slice of a thread, or of a process's first thread; 0: of this one; None if unknown."""
     if not _knows():
         return None
     found = ctypes.create_string_buffer(ATTRIBUTES.size)

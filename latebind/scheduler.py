@@ -137,7 +137,7 @@ class Scheduler:
         return found
 
     def curve(self, model: str) -> tuple[float, ...]:
-        """Return the fidelities of the levels that requests of a model may run at, the surest first; none without."""
+        """Return the fidelities of the levels that requests of a model may run at, the highest first; none without."""
         lane = self._lanes[model]
         return () if lane.depth is None else lane.fidelities
 
@@ -337,7 +337,7 @@ class Scheduler:
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
         """Find whose request raised: of a batch each half runs again, so n requests take at most 2n - 1 runs.
 
-        Whoever raises alone fails. Policies are asked again once all others have got past the stage.
+        A request that raises alone fails. Policies are asked again once all others have passed the stage.
         """
         worker, batch = self._busy(event.worker)
         if batch.ran == 1:

@@ -1,4 +1,4 @@
-"""What serves models on one machine, alone or as a replica: an engine, what goes beside it, and their frontend."""
+"""Serves models on one machine, alone or as a replica: an engine, adaptation, and their frontend."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping

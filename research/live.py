@@ -94,7 +94,7 @@ class Rows:
         return found
 
     def right(self, row: int, answer: Answer, spec: ModelSpec) -> bool:
-        """Tell whether an answer is right."""
+        """Return whether an answer is right."""
         output: Array = next(iter(answer.outputs.values()))[0]
         found = np.asarray(output if spec.kinds or not output.ndim else output.argmax())
         return np.array_equal(self._right.setdefault(row, found), found)

@@ -40,7 +40,7 @@ def test_version_says_whether_the_scheduler_is_compiled() -> None:
 
 
 def _defines_structs(module: Path) -> bool:
-    """Tell whether a class there has options or a base that msgspec knows."""
+    """Return whether a class there has options or a base that msgspec knows."""
     classes = [node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.ClassDef)]
     bases = {ast.unparse(base).rpartition(".")[2] for one in classes for base in one.bases}
     return not bases.isdisjoint({"Struct", "EqualButLast"}) or any(one.keywords for one in classes)

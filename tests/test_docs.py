@@ -75,7 +75,8 @@ def tree() -> tuple[str, ...]:
 
 
 def is_there(name: str) -> bool:
-    """Tell whether a path ends so: pages name files from the root, from the package or from the folder they tell of."""
+    """Return whether a path ends so: pages name files from the root, the package or the folder they are about."""
+
     wanted = "/" + name.rstrip("/")
     ends = (wanted,) if name.endswith("/") else (wanted, wanted + ".py")
     return any(path.endswith(ends) for path in tree())

@@ -45,7 +45,7 @@ KINDS = {
 
 def commands() -> str:
     """Return the page of all commands and their options."""
-    parts = ["# Commands", "`latebind COMMAND --help` says the same in a terminal."]
+    parts = ["# Commands", "`latebind COMMAND --help` shows the same in a terminal."]
     for name, command in _commands(typer.main.get_command(app), "latebind"):
         parts += [f"## {name}", _flowing(command.help or "")]
         if hasattr(command, "list_commands"):
@@ -54,7 +54,7 @@ def commands() -> str:
         parts.append(f"```\n{' '.join([name, *(_argument(param) for param in arguments), '[OPTIONS]'])}\n```")
         if arguments:
             said = [(f"`{param.opts[0]}`", _cell(param.help)) for param in arguments]
-            parts.append(_table(("argument", "what it is"), said))
+            parts.append(_table(("argument", "meaning"), said))
         panels = defaultdict[str, list[Any]](list)
         for param in command.params:
             if param not in arguments:
@@ -107,9 +107,8 @@ def configuration() -> str:
     told = {(setting.part, setting.key): setting for setting in SETTINGS}
     parts = [
         "# Configuration",
-        "`latebind serve models --config latebind.toml` reads these keys. An option of the command line wins over its "
-        "key; keys without an option are set here alone. A key or a value that cannot be is refused, with what could "
-        "stand there.",
+        "`latebind serve models --config latebind.toml` reads these keys. An option on the command line overrides its "
+        "key; keys without an option can only be set here. An invalid key or value is refused, with the valid ones.",
         "```toml\n[server]\nport = 8000\ndeadline = 0.5\n\n[residency]\nbudget = 2147483648\n```",
     ]
     for part in msgspec.structs.fields(ServeConfig):
@@ -145,7 +144,7 @@ def _key_default(setting: Setting, value: Any) -> str:
 def python() -> str:
     """Return the page of what programs may import."""
     parts = [
-        "# From Python",
+        "# Python",
         "These are public; all else in the package may change without notice. A policy or a backend of your own is a "
         "class that [Contributing](../contributing.md) shows.",
     ]
@@ -172,7 +171,7 @@ def metrics() -> str:
     """Return the page of all metrics."""
     parts = [
         "# Metrics",
-        "`GET /metrics` has these, each once it has a value. [What a server tells of itself](../observability.md) says "
+        "`GET /metrics` has these, each once it has a value. [Observability](../observability.md) says "
         "how to read them. A histogram has `_bucket`, `_sum` and `_count` behind its name.",
     ]
     rows = []

@@ -1,7 +1,7 @@
 """CIFAR-10 images from a folder of lossless sheets, and samples for learned caches that are as hard as unseen images.
 
 A network is right on nearly all of its own training images, so caches fitted to those believe that it always is. Here
-training images are altered (shifted, turned, recoloured, blended, partly covered) just so strongly that the network's
+training images are altered (shifted, turned, recolored, blended, partly covered) just so strongly that the network's
 accuracy on them falls to what is known of it on unseen images: "difficulty matched to the stated accuracy".
 """
 
@@ -69,15 +69,15 @@ def samples(
     if calibrate_on == "altered":
         calibrate = [WORLDS[name](scaled(held), strength, generator) for name, strength in strengths.items()]
         worlds = torch.arange(len(WORLDS)).repeat_interleave(held_out)
-        inputs = torch.cat([normalised(view) for view in calibrate])
+        inputs = torch.cat([normalized(view) for view in calibrate])
         held_out_samples = Samples((inputs,), labels_of(hard, len(WORLDS)), worlds)
     else:
         held_out_samples = unseen(data=data)
     pixels, labels = pixels[:-held_out], labels[:-held_out]
     fit = [shift_and_flip(scaled(pixels), generator)]
     fit += [mixed(scaled(pixels), strengths["mixed"], generator) for _ in range(int(views) - 1)]
-    # the views of an image are neighbours
-    rows = torch.stack([normalised(view) for view in fit], dim=1).flatten(0, 1)
+    # the views of an image are neighbors
+    rows = torch.stack([normalized(view) for view in fit], dim=1).flatten(0, 1)
     return Samples((rows,), labels.repeat_interleave(len(fit))), held_out_samples
 
 
@@ -100,7 +100,7 @@ def load_images(folder: Path, split: str, *, limit: int | None = None) -> tuple[
 def load_test(folder: Path, *, limit: int | None = None) -> tuple[Tensor, Tensor]:
     """Return the test images as network input `(N, 3, 32, 32) float32`, and their labels. To measure with, only."""
     pixels, labels = load_images(folder, "test", limit=limit)
-    return networks.normalise(pixels), labels
+    return networks.normalize(pixels), labels
 
 
 def matched_strength(
@@ -112,7 +112,7 @@ def matched_strength(
     for _ in range(MATCH_STEPS):
         strength = (low + high) / 2
         altered = alter(images, strength, torch.Generator().manual_seed(seed))
-        if _accuracy(network, normalised(altered), truth) > accuracy:
+        if _accuracy(network, normalized(altered), truth) > accuracy:
             low = strength
         else:
             high = strength
@@ -146,7 +146,7 @@ def turned(images: Tensor, strength: float, generator: torch.Generator) -> Tenso
     return functional.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
 
 
-def recoloured(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+def recolored(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Change brightness, contrast, saturation and tint."""
     n = len(images)
 
@@ -180,7 +180,7 @@ def mixed(images: Tensor, strength: float, generator: torch.Generator) -> Tensor
     """All alterations, each at half strength."""
     half = strength / 2
     found = turned(shift_and_flip(images, generator), half, generator)
-    return covered(blended(recoloured(found, half, generator), half, generator), half, generator)
+    return covered(blended(recolored(found, half, generator), half, generator), half, generator)
 
 
 def shifted_and_turned(images: Tensor, strength: float, generator: torch.Generator) -> Tensor:
@@ -205,13 +205,13 @@ def scaled(pixels: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2).float() / 255
 
 
-def normalised(images: Tensor) -> Tensor:
+def normalized(images: Tensor) -> Tensor:
     """Turn images from 0 to 1 into the network's input."""
     return (images - torch.tensor(networks.MEAN).view(1, 3, 1, 1)) / torch.tensor(networks.STD).view(1, 3, 1, 1)
 
 
 def labels_of(images: tuple[Tensor, Tensor], times: int) -> Tensor:
-    """Return the labels of labelled images, `times` over."""
+    """Return the labels of labeled images, `times` over."""
     return images[1].repeat(times)
 
 

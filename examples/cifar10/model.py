@@ -55,7 +55,7 @@ class CifarResNet(nn.Module):
         self.linear = nn.Linear(64, classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Map normalised images `(B, 3, 32, 32) float32` to logits `(B, classes) float32`."""
+        """Map normalized images `(B, 3, 32, 32) float32` to logits `(B, classes) float32`."""
         x = functional.relu(self.bn1(self.conv1(image)))
         x = self.layer3(self.layer2(self.layer1(x)))
         logits: Tensor = self.linear(x.mean(dim=(2, 3)))
@@ -75,7 +75,7 @@ class Perceptron(nn.Module):
         )
 
     def forward(self, image: Tensor) -> Tensor:
-        """Map normalised images `(B, 3, 32, 32) float32` to logits `(B, 10) float32`."""
+        """Map normalized images `(B, 3, 32, 32) float32` to logits `(B, 10) float32`."""
         logits: Tensor = self.layers(image.flatten(1))
         return logits
 
@@ -112,7 +112,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.eval()
 
 
-def normalise(pixels: Tensor) -> Tensor:
+def normalize(pixels: Tensor) -> Tensor:
     """Turn `(B, 32, 32, 3) uint8` pixels into network input `(B, 3, 32, 32) float32`."""
     scaled = pixels.permute(0, 3, 1, 2).float() / 255
     return (scaled - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)

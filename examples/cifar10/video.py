@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from examples.cifar10.data import SIDE
-from examples.cifar10.model import normalise
+from examples.cifar10.model import normalize
 from latebind.domain.errors import ConfigError
 from latebind.learned.samples import Samples
 
@@ -30,7 +30,7 @@ def frames(*, data: str, tiles: str = "1", limit: str = "", name: str = "image")
         rows.append(_tiles(frame, int(tiles)))
         if most is not None and len(rows) * int(tiles) ** 2 >= most:
             break
-    return Samples({name: normalise(torch.cat(rows)[:most])})
+    return Samples({name: normalize(torch.cat(rows)[:most])})
 
 
 def _decoded(clip: Path) -> Iterator[Tensor]:

@@ -73,11 +73,11 @@ def main(arguments: Sequence[str]) -> None:
             )
         made = varied([text for text, _ in texts[TRAIN]], copies=given.made, seed=given.seed)
         with progress(f"asking for {len(made)} texts made of others") as tell:
-            made_labelled = list(zip(made, answers(folder, [(text, "") for text in made], tell), strict=True))
+            made_labeled = list(zip(made, answers(folder, [(text, "") for text in made], tell), strict=True))
         others = [*texts[VAL], *texts[TEST]]
         Random(given.seed).shuffle(others)
         half = len(others) // 2
-        write_table(given.out / TABLE, [(TRAIN, [*made_labelled, *texts[TRAIN]]), ("validation", others[:half])])
+        write_table(given.out / TABLE, [(TRAIN, [*made_labeled, *texts[TRAIN]]), ("validation", others[:half])])
         write_table(given.out / UNSEEN, [(TEST, others[half:])])
         with progress(f"asking for {len(texts[TEST])} texts") as tell:
             right = [

@@ -9,7 +9,7 @@ from random import Random
 
 LEFT_OUT, EXCHANGED = 0.2, 0.25  # shares of the words
 LEAST, MOST = 0.3, 0.7  # of a text that is joined with another
-SWAPPED = 0.3  # of the texts, in which two neighbours change places
+SWAPPED = 0.3  # of the texts, in which two neighbors change places
 
 
 def varied(texts: Sequence[str], *, copies: int, seed: int) -> list[str]:

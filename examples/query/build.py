@@ -137,7 +137,7 @@ class Builder:
         return f'models = [{named}]\ninputs.{INPUT} = "{INPUT}"\n'
 
     def _ready(self, model: str) -> bool:
-        """Tell whether a model is there, with its accuracy and, if it is the gate, its learned caches."""
+        """Return whether a model is there, with its accuracy and, if it is the gate, its learned caches."""
         path = self.path_of(model)
         if not (path / MANIFEST).is_file():
             return False

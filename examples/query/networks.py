@@ -32,9 +32,9 @@ class PictureNet(nn.Module):
     A thin network of few blocks reads a picture in a tenth of a millisecond, a deep one takes as long as one likes.
     """
 
-    def __init__(self, width: int, blocks: tuple[int, ...], classes: int = CLASSES, colours: int = 3) -> None:
+    def __init__(self, width: int, blocks: tuple[int, ...], classes: int = CLASSES, colors: int = 3) -> None:
         super().__init__()
-        self.stem = _convolution(colours, width)
+        self.stem = _convolution(colors, width)
         layers, inside = list[nn.Module](), width
         for group, count in enumerate(blocks):
             outside = width * 2**group
@@ -45,7 +45,7 @@ class PictureNet(nn.Module):
         self.linear = nn.Linear(inside, classes)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Map normalised images `(B, colours, H, W) float32` to logits `(B, classes) float32`."""
+        """Map normalized images `(B, colors, H, W) float32` to logits `(B, classes) float32`."""
         x = self.blocks(functional.max_pool2d(functional.relu(self.stem(image)), 2))
         logits: Tensor = self.linear(x.mean(dim=(2, 3)))
         return logits
@@ -88,7 +88,7 @@ def large() -> PictureNet:
 
 def digits_gate() -> PictureNet:
     """Tells low digits from high ones."""
-    return PictureNet(64, (8,), classes=GATES, colours=1)
+    return PictureNet(64, (8,), classes=GATES, colors=1)
 
 
 def digits_small() -> Perceptron:

@@ -107,7 +107,7 @@ def unseen(*, data: str = "", limit: str = "") -> Samples:
 def of_pictures(data: Path) -> Scene:
     """Return vehicles and animals of CIFAR-10."""
     pixels, labels = cifar10.load_images(data, "train")
-    every = Pictures(cifar10.normalised(cifar10.scaled(pixels)), labels)
+    every = Pictures(cifar10.normalized(cifar10.scaled(pixels)), labels)
     learned, measured, calibrated = _parts(every, 29 / 35, 32 / 35)
     return Scene(
         query="picture",

@@ -45,12 +45,12 @@ class Clips:
 def samples(*, data: str, views: str = "8", seed: str = "0") -> tuple[Samples, Samples]:
     """Return samples to fit learned caches, altered copies of what the network learned, and unseen ones to calibrate.
 
-    `data` is the folder of the features. Each clip to fit is there in `views` alterations, neighbours of one another.
+    `data` is the folder of the features. Each clip to fit is there in `views` alterations, neighbors of one another.
     """
     learned = learned_clips(Path(data))
     generator = torch.Generator().manual_seed(int(seed))
     altered = [alter(learned.features, generator) for _ in range(int(views))]
-    rows = torch.stack([standardised(view) for view in altered], dim=1).flatten(0, 1)
+    rows = torch.stack([standardized(view) for view in altered], dim=1).flatten(0, 1)
     return Samples({"sound": rows}, learned.labels.repeat_interleave(len(altered))), unseen(data=data)
 
 
@@ -65,7 +65,7 @@ def unseen(*, data: str) -> Samples:
     ranges = order[: size * FOLDS].view(FOLDS, size)
     shuffled = ranges[:, torch.randperm(size, generator=torch.Generator().manual_seed(0))]
     clips = clips.where(shuffled.T.flatten())
-    return Samples({"sound": standardised(clips.features)}, clips.labels)
+    return Samples({"sound": standardized(clips.features)}, clips.labels)
 
 
 def learned_clips(folder: Path) -> Clips:
@@ -118,7 +118,7 @@ def alter(features: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(hidden, torch.tensor(MEAN), found)
 
 
-def standardised(features: Tensor) -> Tensor:
+def standardized(features: Tensor) -> Tensor:
     """Turn `(N, 40, 98)` logarithms into the network's input `(N, 1, 40, 98) float32`."""
     return ((features - MEAN) / STD).unsqueeze(1)
 

@@ -21,7 +21,7 @@ class SpeechVgg(nn.Module):
         self.linear = nn.Linear(GROUPS[-1][-1], CLASSES)
 
     def forward(self, sound: Tensor) -> Tensor:
-        """Map standardised features `(B, 1, 40 bands, 98 frames) float32` to logits `(B, 12) float32`."""
+        """Map standardized features `(B, 1, 40 bands, 98 frames) float32` to logits `(B, 12) float32`."""
         logits: Tensor = self.linear(self.layers(sound).mean(dim=(2, 3)))
         return logits
 

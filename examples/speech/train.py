@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from examples.speech.data import Clips, alter, learned_clips, standardised, unseen_clips
+from examples.speech.data import Clips, alter, learned_clips, standardized, unseen_clips
 from examples.speech.model import SpeechVgg, vgg
 from latebind.cli.console import console, progress
 from latebind.learned.train import Kernels
@@ -53,7 +53,7 @@ def train(clips: Clips, *, epochs: int, seed: int, tell: Callable[[str, float], 
     each = len(clips.labels) // BATCH
     for epoch in range(epochs):
         order = torch.randperm(len(clips.labels), generator=generator)[: each * BATCH]
-        sounds = standardised(alter(clips.features, generator))
+        sounds = standardized(alter(clips.features, generator))
         for number, rows in enumerate(torch.split(order, BATCH)):
             done = (epoch * each + number + 1) / (epochs * each)
             pace = min(1.0, done / WARM_UP, (1.0 - done) / COOL_DOWN)
@@ -69,7 +69,7 @@ def train(clips: Clips, *, epochs: int, seed: int, tell: Callable[[str, float], 
 @torch.inference_mode()
 def accuracy(network: nn.Module, clips: Clips) -> float:
     """Return the share of clips that the network is right on."""
-    answers = [network(part).argmax(dim=1) for part in torch.split(standardised(clips.features), BATCH)]
+    answers = [network(part).argmax(dim=1) for part in torch.split(standardized(clips.features), BATCH)]
     return float((torch.cat(answers) == clips.labels).float().mean())
 
 

@@ -1,1 +1,1 @@
-"""Learned caches that follow the traffic, and a watch over their fidelity (GATI, section 5.3). Beside the engine."""
+"""Adapts learned caches to the traffic, beside the engine, and watches their fidelity (GATI, section 5.3)."""

@@ -1,4 +1,4 @@
-"""The learned caches of one model as they follow its traffic: what was seen, what is decided, what is made."""
+"""Adapts the learned caches of one model to its traffic: samples, decisions, new versions."""
 
 import logging
 import time
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from latebind.adaptation.controller import (
     BUILT,
+    COMPARED,
     FULL_DEPTH,
-    TOLD,
     Controller,
     Decision,
     Retrain,
@@ -134,7 +134,7 @@ class Adapter:
         self._most = levels[0].target if levels else 1.0
         # Whether some may be dropped at the last level.
         self._overload = overload([level.target for level in levels]) is not None
-        self._last = deque[bool](maxlen=TOLD)  # with levels, whether answers compared were the same
+        self._last = deque[bool](maxlen=COMPARED)  # with levels, whether answers compared were the same
         self._promised = [round(level.target, FIDELITY_DIGITS) for level in self._levels]
         # With levels, the version wanted: its name, its heads, and its thresholds by level below the whole network.
         self._in_use: tuple[str, Mapping[str, Head], Sequence[Mapping[str, float]]] = "", {}, ()
@@ -169,20 +169,20 @@ class Adapter:
         return [level.target for level in self._levels]
 
     def _shows(self, wrong: int, rows: int, fidelity: float) -> bool:
-        """Tell whether samples that have come since an alarm show the fidelity.
+        """Return whether samples that have come since an alarm show the fidelity.
 
         It is asked at ever larger numbers of them, so with the confidence of versions, of which several are made too.
         """
         promise = replace(self._promise, fidelity=fidelity, confidence=self._promise.lasting)
         return promise.lower_bound(wrong, rows) >= fidelity
 
-    def take(self, told: Answered) -> list[Decision]:
+    def take(self, answered: Answered) -> list[Decision]:
         """Take in one answer; where it was sampled it waits to be looked at, unless too many do."""
-        decisions = self.controller.answered(told.answer)
-        if told.draw is not None:
-            waiting = self._to_compare if told.draw.shows else self._to_teach
+        decisions = self.controller.answered(answered.answer)
+        if answered.draw is not None:
+            waiting = self._to_compare if answered.draw.shows else self._to_teach
             if len(waiting) < WAITING:
-                waiting.append((self.controller.total, told))
+                waiting.append((self.controller.total, answered))
         return decisions
 
     @property
@@ -413,7 +413,7 @@ class Adapter:
     def _used(self) -> tuple[Mapping[str, Head], Sequence[Mapping[str, float]]]:
         """Return the heads of the version that is wanted, and its thresholds by level below the whole network.
 
-        What cannot be read any more is as the whole network: the engine runs on with what it has, and the answers tell.
+        A version that can no longer be read counts as the whole network: the engine continues with what it has.
         """
         wanted = self.controller.wanted
         if wanted != self._in_use[0]:

@@ -1,4 +1,4 @@
-"""The frontend's end of the adaptation service: starts it, tells it of answers, has the engine take what it makes.
+"""The frontend's end of the adaptation service: starts it, sends it answers, has the engine use its versions.
 
 `Following` keeps a service running: another is started when one dies, or when other models are served.
 """
@@ -113,15 +113,15 @@ class AdaptationClient:
         }
 
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer) -> None:
-        """Tell of the N rows of one call; some of them go along as samples. Never waits."""
+        """Report the N rows of one call; some of them are sent along as samples. Never waits."""
         known = self._models.get(spec.name)
         if known is None or self._writer is None or self._writer.is_closing():
             return
         number, spec, sampler, coarse = known
         (output,) = answer.outputs.values()
         room = self._writer.transport.get_write_buffer_size() < MOST_WAITING
-        told = zip(output, answer.left_at, answer.caches, answer.promised, strict=True)
-        for place, (row, left_at, version, promised) in enumerate(told):
+        entries = zip(output, answer.left_at, answer.caches, answer.promised, strict=True)
+        for place, (row, left_at, version, promised) in enumerate(entries):
             again = coarse or left_at + 1 < spec.stages
             draw, data, end = sampler.draw(again) if room else None, b"", b""
             sizes: tuple[int, ...] = ()
@@ -132,15 +132,15 @@ class AdaptationClient:
             self._tell(Answered(number, int(row.argmax()), version, draw, data, end, sizes, promised))
 
     def unusable(self, model: str, version: str) -> None:
-        """Tell that the engine cannot use a version that it was to use."""
+        """Report that the engine cannot use a version that it was to use."""
         if model in self._models:
             self._tell(Unusable(self._models[model][0], number_of(version)))
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
         """Return what the service last told, by model."""
         found = {}
-        for name, told in self.statuses.items():
-            figures = {**msgspec.to_builtins(told), "version": self._in_use.used(name)}
+        for name, status in self.statuses.items():
+            figures = {**msgspec.to_builtins(status), "version": self._in_use.used(name)}
             del figures["model"]
             found[name] = cast(AdaptationFigures, figures)
         return found
@@ -203,7 +203,7 @@ async def _next(reader: asyncio.StreamReader) -> FromService | None:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """Models that have learned caches, in the order of the directories, and what tells whether they are others."""
+    """Models that have learned caches, in the order of the directories, and a key that changes when they do."""
 
     order: AdaptationOrder
     models: tuple[ModelSpec, ...]
@@ -225,12 +225,12 @@ class Following:
         self._keeping: asyncio.Task[None] | None = None
 
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer) -> None:
-        """Tell the service, if there is one at the moment."""
+        """Report them to the service, if there is one at the moment."""
         if self._client is not None:
             self._client.answered(spec, rows, answer)
 
     def unusable(self, model: str, version: str) -> None:
-        """Tell the service that the engine cannot use a version; one that begins later finds out by itself."""
+        """Report to the service that the engine cannot use a version; a later service finds out by itself."""
         if self._client is not None:
             self._client.unusable(model, version)
 
@@ -258,7 +258,7 @@ class Following:
             logger.warning("learned caches are not followed yet: no core is idle for the adaptation service to start")
 
     def look(self) -> None:
-        """See whether what is followed is another; then nothing is told until a service is there that knows it."""
+        """Check whether the models have changed; if so, nothing is sent until there is a service that knows them."""
         if self._find() != self._followed:
             self._client = None
             self._changed.set()
@@ -311,7 +311,7 @@ class Following:
                 finally:
                     changed.cancel()
                 if done & ended:
-                    return "the adaptation service has died: nobody watches fidelity until another is there"
+                    return "the adaptation service has died: fidelity is not watched until another one has started"
                 self._changed.clear()
             return ""
         finally:

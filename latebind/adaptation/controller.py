@@ -1,4 +1,4 @@
-"""Which version of a model's learned caches is in use, and when a new one is to be made. Pure: decides, does nothing.
+"""Decides which version of a model's learned caches is in use, and when to make a new one. Pure: takes no action.
 
 A version is shown for the mix of classes that it was made for. What it gets wrong is known by class, so what it would
 get wrong on the classes that come now is known as soon as they come; a version for which that is too much is left.
@@ -14,7 +14,7 @@ LONG_MEMORY = 2_000  # answers
 LOOK_EVERY = 10  # answers
 CAUTION = 0.9  # of the errors allowed, that a version must be expected to stay below before it is taken up again
 REMEMBERED = 20  # versions
-TOLD = 500  # comparisons that the fidelity told is of
+COMPARED = 500  # the last comparisons, of which the reported fidelity is the mean
 # Changes within `LONG_MEMORY` answers, from which on the mix of all of those counts: before a camera classes change
 # every few dozen frames, and each change called for a version that was out of date when it came (a clip of bottles
 # gained 1.5 times with this, 0.96 without).
@@ -71,7 +71,7 @@ class Version:
 
     `made` is in seconds since the epoch, `base` the sha256 of the caches it belongs to; `thresholds` are by the name of
     a lookup. `lower` bounds its fidelity with `confidence`, on `rows` samples. `levels` are those of the operating
-    curve that were shown, the surest first, all together with the confidence; empty where it was made without a floor.
+    curve that were shown, the highest first, all together with the confidence; empty where it was made without a floor.
     """
 
     name: str = ""
@@ -223,7 +223,7 @@ class Controller:
         self.watch = FidelityWatch(target, among=among)
         self.looks = FidelityWatch(1.0 - MOST_STRANGE)
         self.shift = FidelityWatch(1.0 - USUALLY_STRANGE)
-        self.last: deque[bool] = deque(maxlen=TOLD)  # whether answers compared since the last alarm were the same
+        self.last: deque[bool] = deque(maxlen=COMPARED)  # whether answers compared since the last alarm were the same
         self.total = 0  # answers in all
         self._allowed = 1.0 - target
         self._versions = {full_depth.name: full_depth, **versions}
@@ -266,7 +266,7 @@ class Controller:
 
         It was given by the version `used`, as the engine says; empty: it does not say. Whatever is wanted: where other
         answers are given than the base model's, there are exits, and too many of them are an alarm. What had been
-        answered when the last alarm came tells nothing of what was done then.
+        answered when the last alarm came says nothing about what was done then.
 
         Versions that made an alarm are not used again. Where more look strange than usual, but too few for an alarm, a
         new version is called for.
@@ -289,7 +289,7 @@ class Controller:
         return self._stop(reasons[0]) if reasons else self._heed(strange, at)
 
     def waited(self, now: float, interval: float) -> list[Decision]:
-        """Tell that it is `now` (seconds); a retraining is due when `interval` has passed since the last."""
+        """Set the time to `now` (seconds); a retraining is due when `interval` has passed since the last."""
         if self._last_lesson is None or self._learning or not self._answers:
             self._last_lesson = now
         if now - self._last_lesson < interval:
@@ -430,14 +430,14 @@ class Controller:
         return next(one for one in reversed(self._versions.values()) if self._good(one))
 
     def _good(self, version: Version) -> bool:
-        """Tell whether a version errs seldom enough; to come back it must do better than to stay.
+        """Return whether a version errs seldom enough; to come back it must do better than to stay.
 
         It is shown for the mix that it was made for: while that comes, a few answers of a hard class are no reason.
         """
         return self._is_good(version, version.wrong, self._allowed, stays=version.name == self.wanted)
 
     def _is_good(self, version: Version, wrong: Sequence[float], allowed: float, *, stays: bool) -> bool:
-        """Tell whether no more than is `allowed` differs, by the shares of each class that a version gets `wrong`."""
+        """Return whether no more than is `allowed` differs, by the shares of each class that a version gets `wrong`."""
         if stays and version.mix and self._present.distance(version.mix) <= MOVED:
             return True
         return self._present.expect(wrong) <= (allowed if stays else CAUTION * allowed)

@@ -1,4 +1,4 @@
-"""Which levels of a model's operating curve may be used, as samples show how each answers. Pure: decides, does nothing.
+"""Decides from samples which levels of a model's operating curve may be used. Pure: takes no action.
 
 Every sample tells of every level: what a level would answer follows from the scores of the lookups, at whichever level
 the request ran. So the levels of a crowd have been watched when the crowd comes, and one that is stopped is heard on.
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from math import inf
 
 from latebind.adaptation.controller import (
+    COMPARED,
     ESTABLISHED,
     FELL,
     FIRST_LESSON,
     FULL_DEPTH,
     GROWTH,
     SHOWN,
-    TOLD,
     Controller,
     Decision,
     FidelityWatch,
@@ -39,7 +39,7 @@ class Level:
 
     fidelity: float
     watch: FidelityWatch
-    last: deque[bool] = field(default_factory=lambda: deque(maxlen=TOLD))
+    last: deque[bool] = field(default_factory=lambda: deque(maxlen=COMPARED))
     held: bool = True
     suits: bool = True
     compared: int = 0
@@ -71,9 +71,9 @@ class Level:
 class Levels(Controller):
     """Decides for one model that is served with a floor: also which levels may be used of the version that is wanted.
 
-    `fidelities` are those of the levels below the whole network, the surest first, with the target among them. An alarm
+    `fidelities` are of the levels below the whole network, the highest first, with the target among them. An alarm
     at one below the target stops it and all below it, until the samples since show what it promises, or a version that
-    was made since does; `shows` tells whether samples do. One at the target or a surer level stops exits: what these
+    was made since does; `shows` is whether samples do. One at the target or a higher level stops exits: what these
     were shown on no longer speaks for the traffic, and a new version is called for.
     """
 
@@ -99,11 +99,11 @@ class Levels(Controller):
         for level in self._levels:
             if level.fidelity < least:
                 level.stop()
-        self._told = self.asked
+        self._reported = self.asked
 
     @property
     def levels(self) -> Sequence[Level]:
-        """All levels below the whole network, the surest first."""
+        """All levels below the whole network, the highest first."""
         return self._levels
 
     @property
@@ -177,8 +177,8 @@ class Levels(Controller):
             for level in self._levels:
                 if level.stopped < self._lesson_from or level.stopped == inf:
                     level.held = level.suits = True
-        self._told = self.asked
-        return Use(self._told, reason)
+        self._reported = self.asked
+        return Use(self._reported, reason)
 
     def _learn(self, reason: str, *, moved: bool = False, alarmed: bool = False) -> Retrain:
         self._lesson_from = self.total
@@ -197,7 +197,7 @@ class Levels(Controller):
 
     def _with_levels(self, decisions: list[Decision], reason: str) -> list[Decision]:
         """Add the use of more or fewer levels of the same version to what was decided."""
-        if (asked := self.asked) != self._told:
-            self._told = asked
+        if (asked := self.asked) != self._reported:
+            self._reported = asked
             decisions.append(Use(asked, reason))
         return decisions

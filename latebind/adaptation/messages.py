@@ -1,4 +1,4 @@
-"""What crosses between the frontend and the adaptation service, both ways, and which requests are sent as samples.
+"""The messages between the frontend and the adaptation service, and which requests are sent as samples.
 
 A message is a length and a msgpack array; `multiprocessing.connection` of the standard library frames them so, and the
 service uses that. Both ends are of one version: the service is forked by the frontend's server.
@@ -92,7 +92,7 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
     """What the service knows of a model: counts since the start, and fidelity of the last samples with its bounds.
 
     The caches were chosen for a fidelity of `target`. With a floor, it is the least that may be promised now, and there
-    are figures for each of the `levels`, the surest first.
+    are figures for each of the `levels`, the highest first.
     """
 
     model: str

@@ -1,4 +1,4 @@
-"""The adaptation service, a process that `client` has forked.
+"""The adaptation service: a process forked by `client`.
 
 Of several services that share a folder of versions one leads, for each model: it retrains, and the others follow what
 it chooses (`versions.Leadership`). Each watches its own traffic, and may stop its own exits.
@@ -78,7 +78,7 @@ class AdaptationService:
                 except (ConfigError, RepositoryError, OSError) as error:
                     self._left_out[number] = str(error)
         self._looked = time.monotonic()
-        self._told: dict[str, Status] = {}
+        self._reported: dict[str, Status] = {}
         self._teaching = False
         self._taught: SimpleQueue[Callable[[], object]] = SimpleQueue()  # what is to be done once a lesson has ended
 
@@ -106,15 +106,15 @@ class AdaptationService:
             try:
                 if not self._frontend.poll():
                     break
-                told = to_service(self._frontend.recv_bytes())
+                message = to_service(self._frontend.recv_bytes())
             except (EOFError, OSError):  # killed, perhaps in the middle of a message
                 return False
-            assert not isinstance(told, AdaptationOrder), "the order comes once, before all else"
-            model = self._models[told.model]
-            if isinstance(told, Unusable):
-                self._carry_out(model, model.controller.unusable(name_of(told.version)))
+            assert not isinstance(message, AdaptationOrder), "the order comes once, before all else"
+            model = self._models[message.model]
+            if isinstance(message, Unusable):
+                self._carry_out(model, model.controller.unusable(name_of(message.version)))
             else:
-                self._carry_out(model, model.take(told))
+                self._carry_out(model, model.take(message))
         return True
 
     def _compare(self) -> None:
@@ -151,9 +151,9 @@ class AdaptationService:
             logger.error("adapting %s failed: %s", model.spec.name, error, exc_info=not isinstance(error, OSError))
             self._taught.put(partial(model.learned, None, time.monotonic()))
             return
-        told = f"version {version.name}" if version else "nothing could be shown"
+        result = f"version {version.name}" if version else "nothing could be shown"
         took = time.thread_time() - begun
-        logger.info("%s: retrained (%s) in %.2f s of a core: %s", model.spec.name, reason, took, told)
+        logger.info("%s: retrained (%s) in %.2f s of a core: %s", model.spec.name, reason, took, result)
         self._taught.put(partial(self._learned, model, version))
 
     def _learned(self, model: Adapter, version: Version | None) -> None:
@@ -163,7 +163,7 @@ class AdaptationService:
             self._carry_out(model, model.learned(version, time.monotonic()))
 
     def _look(self) -> None:
-        """Now and then: is a retraining due, has an operator chosen a version, what is there to tell."""
+        """Check whether a retraining is due, an operator has chosen a version, or there is something to report."""
         self._looked = time.monotonic()
         for model in self._models:
             self._lead(model)
@@ -172,8 +172,8 @@ class AdaptationService:
             if chosen != model.seen:
                 self._choose(model, chosen)
             status = model.status()
-            if status != self._told.get(model.spec.name, Status(model.spec.name)):
-                self._told[model.spec.name] = status
+            if status != self._reported.get(model.spec.name, Status(model.spec.name)):
+                self._reported[model.spec.name] = status
                 self._tell(status)
 
     def _lead(self, model: Adapter) -> None:
@@ -207,7 +207,7 @@ class AdaptationService:
                 self._make_current(model, model.seen)
             else:
                 model.seen = name
-            # what was decided before this was looked into may not have been told
+            # decisions made before this check may not have been reported
             self._use(model, Use(model.controller.asked, "what was chosen cannot be used"))
             return
         model.seen = name
@@ -225,7 +225,7 @@ class AdaptationService:
     def _use(self, model: Adapter, use: Use) -> None:
         """Use a version, and as the leader have all use it.
 
-        This server is told first: if this process dies in between, the next one finds what the frontend was told.
+        The frontend is told first: if this process dies in between, the next one finds what the frontend was told.
         """
         if model.leads and self._chosen(model) != model.seen:
             return  # an operator has just chosen, which `_look` will find

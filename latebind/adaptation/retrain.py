@@ -1,4 +1,4 @@
-"""From samples to a version: new heads for the classes that come now, shown on samples that taught them nothing.
+"""From samples to a version: new heads for the current classes, tested on samples that they were not trained on.
 
 GATI, section 5.3, retrains whole predictors; here the features stay, so it takes a fraction of a second. While inputs
 look as what `build` kept, only the shares of classes are new, and heads are shifted to them (`Prior`); elsewhere

@@ -1,4 +1,4 @@
-"""The traffic of late: a window of samples, and whether they look like those before, and like what `build` kept."""
+"""Recent traffic: a window of samples, and whether they look like earlier ones, and like those that `build` kept."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -168,7 +168,7 @@ class Kept:
         return cls(lookups, known)
 
     def speak_for(self, traffic: Rows) -> bool:
-        """Tell whether samples of the traffic are known about as well as kept rows of the same classes.
+        """Return whether samples of the traffic are known about as well as kept rows of the same classes.
 
         With few samples the answer is yes.
         """

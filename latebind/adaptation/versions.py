@@ -1,4 +1,4 @@
-"""Versions of a model's learned caches on disk: each a verified directory, made in one rename; one is current.
+"""Versions of a model's learned caches on disk: each a verified directory, created by one rename; one is current.
 
 Several services may share the folder. One of them leads: it makes versions, and all use what it makes current.
 """
@@ -79,9 +79,7 @@ class Versions:
         if version.format != FORMAT or version.base != self.base:
             raise _OfOtherCaches(f"version {name} in {self._folder} belongs to other caches: it cannot be used here")
         if not _can_be(version):
-            raise RepositoryError(
-                f"{self._path(name) / ABOUT} has figures that nobody can have measured: use another version"
-            )
+            raise RepositoryError(f"{self._path(name) / ABOUT} has implausible figures: use another version")
         return replace(version, name=name, current=0)
 
     def lookups(self, name: str) -> dict[str, tuple["Head", float]]:
@@ -123,7 +121,7 @@ class Versions:
         return name, ""
 
     def stopped(self) -> bool:
-        """Tell whether an operator wants no exits, until he chooses something else."""
+        """Return whether an operator wants no exits, until he chooses something else."""
         return self._chosen() == (FULL_DEPTH, BY_HAND)
 
     def make_current(self, name: str, *, by_hand: bool = False) -> None:
@@ -175,7 +173,7 @@ class Leadership:
         self._file: int | None = None
 
     def held(self) -> bool:
-        """Tell whether this service leads, and take the lead where nobody does. Raises `OSError` without locks."""
+        """Return whether this service leads, and take the lead where nobody does. Raises `OSError` without locks."""
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
@@ -203,7 +201,7 @@ def versions_folder(model: Path, root: str = "") -> Path:
 
 
 def _can_be(version: Version) -> bool:
-    """Tell whether its figures can have been measured."""
+    """Return whether its figures can have been measured."""
     return (
         0.0 <= version.made < LATEST
         and len(version.thresholds) > 0
@@ -219,7 +217,7 @@ def _can_be(version: Version) -> bool:
 
 
 def _is_level_of(version: Version, level: VersionLevel) -> bool:
-    """Tell whether a level can be one of this version: of lookups in use, with figures that can have been measured."""
+    """Return whether a level can belong to this version: of lookups in use, with plausible figures."""
     return (
         all(0.0 <= share <= 1.0 for share in (level.fidelity, level.lower, *level.wrong))
         and len(level.thresholds) > 0

@@ -1,4 +1,4 @@
-"""The HTTP client of the benchmarks: binary v2 requests, one after another or at times that are drawn."""
+"""The HTTP client of the benchmarks: binary v2 requests, one after another or at random times."""
 
 import asyncio
 import re
@@ -127,7 +127,7 @@ class Caller:
 
     @property
     def port(self) -> int:
-        """The port at this end, by which one connection is told from the next."""
+        """The port at this end, which identifies the connection."""
         return int(self._socket.getsockname()[1])
 
     def send(self, data: bytes) -> None:
@@ -213,7 +213,7 @@ class Reply:
 
 
 class Connection(Reply, asyncio.Protocol):
-    """A connection of an asyncio loop. A reply beyond the one that is waited for is told to `surplus`."""
+    """A connection of an asyncio loop. A reply beyond the awaited one is reported to `surplus`."""
 
     def __init__(self, surplus: Callable[[str], None]) -> None:
         super().__init__()

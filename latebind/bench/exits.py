@@ -1,4 +1,4 @@
-"""What leaving early gains over HTTP: a server with exits and one without get the same requests, in turns.
+"""What early exits gain over HTTP: a server with exits and one without get the same requests, in turns.
 
 Both have the same model directory, backend, worker and cores, so that a change of the machine's speed affects both
 alike. `closed` asks row by row, for paired differences; with folds, each row is sent to thresholds that were calibrated

@@ -1,4 +1,4 @@
-"""What a benchmark is told and does while it goes on: its progress, and what runs in several processes."""
+"""Progress of a benchmark, and running parts of it in several processes."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Progress = Callable[[str, float], None]  # told what is done next, and the share (0 to 1) that is done
+Progress = Callable[[str, float], None]  # called with the next step, and the share (0 to 1) that is done
 
 
 def in_parallel(

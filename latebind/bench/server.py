@@ -1,4 +1,4 @@
-"""The servers of benchmarks: started for them, kept to cores, and what their processes take."""
+"""The servers of benchmarks: starts them, pins them to cores, and measures their processes."""
 
 import os
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Ratios of paired runs with bootstrap intervals: the only figures that a noisy machine yields honestly."""
+"""Ratios of paired runs with bootstrap intervals: the only reliable figures from a noisy machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Interval:
 def ratio_of_means(above: ArrayLike, below: ArrayLike, *, block: int = 1, seed: int = 0) -> Interval:
     """Return mean(above) / mean(below) of values `(N,)` paired by rounds, seeds or rows.
 
-    Blocks of neighbours are resampled together.
+    Blocks of neighbors are resampled together.
     """
     above, below = np.asarray(above), np.asarray(below)
     blocks = max(1, len(above) // block)
@@ -52,7 +52,7 @@ def ratio_of_means(above: ArrayLike, below: ArrayLike, *, block: int = 1, seed: 
 
 
 def mean_interval(values: NDArray[np.float64], *, block: int = 1, seed: int = 0) -> Interval:
-    """Return the mean of values; blocks of neighbours are resampled together."""
+    """Return the mean of values; blocks of neighbors are resampled together."""
     return ratio_of_means(values, np.ones_like(values), block=block, seed=seed)
 
 

@@ -1,4 +1,4 @@
-"""The model and rows that a benchmark asks for, how its servers are run, and folds of the rows."""
+"""The model and rows of a benchmark, how its servers are run, and folds of the rows."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

@@ -25,8 +25,8 @@ class Promised:
     fidelity: Annotated[
         str,
         typer.Option(
-            help="Share of answers that must equal the base model's. Of an embedding cosine:0.99@0.97: so that of 97 % "
-            "of its vectors the cosine to the full network's is at least 0.99; it is computed in fewer bits then."
+            help="Share of answers that must equal the base model's. For an embedding cosine:0.99@0.97: the network is "
+            "computed in fewer bits, and for 97 % of the vectors the cosine to the full network's is at least 0.99."
         ),
     ] = "0.97"
     confidence: Annotated[float, typer.Option(help="Confidence in that share, on data used for nothing else.")] = 0.95
@@ -34,13 +34,13 @@ class Promised:
         int,
         typer.Option(
             help="The promise is for this many next answers: they must have that share, with that confidence. 0 "
-            "promises it only in the long run, so that the next answers may have less by chance."
+            "promises it only in the long run, so that a short run may have less by chance."
         ),
     ] = ANSWERS
     memory: Annotated[
         float,
         typer.Option(
-            help="The most megabytes for the learned caches in use, but for the network in eight bits; inf: no limit."
+            help="The most megabytes for the learned caches in use, except the network in eight bits; inf: no limit."
         ),
     ] = CACHE_BYTES / 1e6
 
@@ -61,33 +61,33 @@ class Made:
     module: Annotated[
         str,
         typer.Argument(
-            help="The function that returns the module, without arguments: package.module:function. Or a folder as "
+            help="The function without arguments that returns the module: package.module:function. Or a folder as "
             "Hugging Face saves it, or hf:ORG/NAME[@revision] to fetch one."
         ),
     ]
     repository: Annotated[Path, typer.Option("--out", help="The folder of models to write into.")] = Path("models")
     name: Annotated[str, typer.Option(help="The model's name. Default: that of the function or folder.")] = ""
     version: Annotated[str, typer.Option(help="The model's version, a number.")] = "1"
-    weights: Annotated[Path | None, typer.Option(help="Fill the module from this .safetensors file.")] = None
+    weights: Annotated[Path | None, typer.Option(help="Load the weights from this .safetensors file.")] = None
     inputs: Annotated[
         list[str] | None,
         typer.Option(
             "--input",
-            help="An input as name=dtype:3x32x32, batch left out; repeat it in their order. A size that differs from "
-            "row to row has a name, as in ids=int64:L and image=float32:3xHxW, and a --dim.",
+            help="An input as name=dtype:3x32x32, without the batch; repeat it for each input, in order. A size that "
+            "differs from row to row has a name, as in ids=int64:L and image=float32:3xHxW, and a --dim.",
         ),
     ] = None
     dims: Annotated[
         list[str] | None,
         typer.Option(
             "--dim",
-            help="What a named size may be: L=1..512, or H=32..1024:32 for the multiples of 32; repeat it for each. "
-            "Inputs that name the same one have the same size there.",
+            help="The range of a named size: L=1..512, or H=32..1024:32 for the multiples of 32; repeat it for each. "
+            "Inputs that use the same name have the same size there.",
         ),
     ] = None
     outputs: Annotated[
         list[str] | None,
-        typer.Option("--output", help="An output to serve, of a module that returns a dictionary. Default: all."),
+        typer.Option("--output", help="An output to serve, if the module returns a dictionary. Default: all."),
     ] = None
 
 
@@ -101,8 +101,8 @@ class Rows:
         str,
         typer.Option(
             help="Data for learned caches: an .npz file or package.module:function. Default: no caches. Rows of "
-            "several sizes are saved filled up to the longest, with an array named as the dimension (L) of their sizes."
-            " For a folder: a .csv, .tsv, .jsonl or .parquet file of texts and labels, or a folder that has one of "
+            "several sizes are saved padded to the longest, with an array of their sizes named as the dimension (L)."
+            " For a folder: a .csv, .tsv, .jsonl or .parquet file of texts and labels, or a folder with a subfolder of "
             "pictures or sounds for each class."
         ),
     ] = ""
@@ -111,13 +111,13 @@ class Rows:
         str,
         typer.Option(
             help="What the output means. classify: scores of classes, the largest is the answer. Needed for learned "
-            "caches where the data has no labels and the network does not end in a softmax. For a folder: embed, "
-            "classify, rerank, tag, detect or segment, where that is not to be what its architecture is for."
+            "caches if the data has no labels and the network does not end in a softmax. For a folder: embed, "
+            "classify, rerank, tag, detect or segment, to override the task of its architecture."
         ),
     ] = ""
-    text_column: Annotated[str, typer.Option(help="The column of the texts in --data, for a folder.")] = TEXT
+    text_column: Annotated[str, typer.Option(help="The column of texts in --data, for a folder.")] = TEXT
     label_column: Annotated[
-        str, typer.Option(help="The column of the labels in --data, for a folder: names of classes, or their numbers.")
+        str, typer.Option(help="The column of labels in --data, for a folder: class names or numbers.")
     ] = LABEL
 
 
@@ -127,14 +127,14 @@ class Training:
 
     PANEL: ClassVar = "Training learned caches"
 
-    lessons: Annotated[int, typer.Option(help="Rows that each predictor sees; more make better exits.")] = PRESENTATIONS
+    lessons: Annotated[int, typer.Option(help="Rows to train each predictor on; more improve exits.")] = PRESENTATIONS
     kind: Annotated[
         list[str] | None,
         typer.Option(
-            help="Train this predictor wherever its time may pay: residual, deep, light, plain, fc(256), pool(256), "
-            "conv(3,1) with any numbers, or all of these, at every boundary; may be repeated. Default: the most able "
-            "of the first four. slim is a smaller residual; bytes adds the network itself in eight bits, for what no "
-            "other answers."
+            help="Train this predictor wherever it may save time: residual, deep, light, plain, fc(256), pool(256), "
+            "conv(3,1) with any numbers, or all of these, at every boundary; may be repeated. Default: the best "
+            "of the first four. slim is a smaller residual; bytes adds the network itself in eight bits, for requests "
+            "that no other predictor answers."
         ),
     ] = None
     fresh: Annotated[
@@ -149,16 +149,16 @@ class Compiled:
     PANEL: ClassVar = "Stages and backends"
 
     min_stage_ms: Annotated[
-        float, typer.Option(help="The least time that a stage takes; 0 cuts everywhere, whatever that costs.")
+        float, typer.Option(help="The shortest stage, in milliseconds; 0 cuts everywhere, at any cost.")
     ] = MIN_STAGE_SECONDS * 1e3
     min_stage_mb: Annotated[
         float,
-        typer.Option(help="The fewest megabytes of weights of a stage; with --min-stage-ms 0 this alone decides."),
+        typer.Option(help="The fewest megabytes of weights of a stage; with --min-stage-ms 0 only this decides."),
     ] = 0.0
     backend: Annotated[list[str] | None, typer.Option(help="Try only this backend; may be repeated.")] = None
     tolerance: Annotated[
         float | None,
-        typer.Option(help="Largest relative error; stating one allows backends of lower precision. Default: 1e-5."),
+        typer.Option(help="Largest relative error; setting it allows backends of lower precision. Default: 1e-5."),
     ] = None
     max_batch: Annotated[int, typer.Option(help="The largest batch to profile and run.")] = 16
     threads: Annotated[
@@ -178,26 +178,26 @@ def build(
 ) -> None:
     """Export a module, cut it into stages, compile, verify and profile them, and train learned caches.
 
-    An .npz file holds an array for each input and may hold `labels`; it is split in halves for training and for
-    calibration. Where rows differ in size it holds them filled up to the longest, and beside them the size of each,
-    under the name of the dimension: `numpy.savez("rows.npz", **tokens, L=tokens["attention_mask"].sum(1), labels=y)`.
+    An .npz file has an array for each input and may have `labels`; it is split in halves for training and for
+    calibration. If rows differ in size they are padded to the longest, and an array under the name of the dimension has
+    their sizes: `numpy.savez("rows.npz", **tokens, L=tokens["attention_mask"].sum(1), labels=y)`.
     A function returns the two sets itself. This step runs your code; serving never does.
 
-    Learned caches are for classifiers: they are trained where the rows have labels, where the network ends in a
+    Learned caches are for classifiers: they are trained if the rows have labels, if the network ends in a
     softmax, or with `--task classify`. Another model with data, such as a regressor, is built without them.
 
-    Each network is kept as soon as it is trained: the same build goes on where it was broken off, and one with another
-    `--kind` trains only that.
+    Each network is saved as soon as it is trained: an interrupted build continues where it stopped, and one with
+    another `--kind` trains only that.
 
-    Where rows differ in size, such as texts, `--dim` says in what: a request is then computed about as long as it is,
-    not as the longest.
+    If rows differ in size, such as texts, declare the size with `--dim`: a request then takes about the time of its
+    own length, not of the longest.
 
     A folder as Hugging Face saves it (`config.json`, `model.safetensors`, `tokenizer.json`, `preprocessor_config.json`)
-    becomes a model that takes texts, pictures or sounds as they are. No code that came with it is run. Its task follows
-    from its architecture; `--dim L=1..128` limits how long texts may be.
+    becomes a model that takes texts, pictures or sounds directly. No code that came with it is run. Its task follows
+    from its architecture; `--dim L=1..128` limits the length of texts.
 
     A module with `encode` and `step` is a sequence model: each request keeps its own state, and requests share decoder
-    steps wherever they are. `--data` then gives rows like those to come, for the lengths of answers to expect.
+    steps at any position. `--data` then gives rows like those to come, from which the lengths of answers are estimated.
 
     Examples:
 
@@ -226,9 +226,7 @@ def _check_options(made: Made, rows: Rows, compiled: Compiled, *, from_folder: b
     in_bytes("--min-stage-mb", compiled.min_stage_mb, 1e6)
     if not from_folder:
         if ":" not in made.module:
-            raise ConfigError(
-                f"{made.module!r:.200}: there is no such folder, and a function is written as package.module:function"
-            )
+            raise ConfigError(f"{made.module!r:.200}: no such folder; write a function as package.module:function")
         if not made.inputs:
             raise ConfigError(
                 "--input is missing: describe each input as name=dtype:shape, such as image=float32:3x32x32"
@@ -237,11 +235,11 @@ def _check_options(made: Made, rows: Rows, compiled: Compiled, *, from_folder: b
     unused = {"--input": made.inputs, "--output": made.outputs, "--weights": made.weights}
     for option, given in {**unused, "--data-option": rows.data_option}.items():
         if given:
-            raise ConfigError(f"{option}: the folder says that itself: leave the option out")
+            raise ConfigError(f"{option}: the folder defines that: leave the option out")
 
 
 class Lookups(StrEnum):
-    """In line between two stages, aside on another core while the network goes on, or what measures faster."""
+    """Inline between two stages, aside on another core while the network continues, or whichever measures faster."""
 
     AUTO = "auto"
     IN_LINE = "in-line"
@@ -252,24 +250,22 @@ def calibrate(
     repository: Annotated[Path, typer.Argument(help="A folder of models.")],
     *,
     model: Annotated[str, typer.Option(help="The model in the folder.")],
-    data: Annotated[str, typer.Option(help="As for `latebind build`; only the part to calibrate is used.")],
+    data: Annotated[str, typer.Option(help="As for `latebind build`; only the calibration half is used.")],
     data_option: DataOption = None,
     promised: Promised,
-    backend: Annotated[str | None, typer.Option(help="The backend that will serve, if not the one built for.")] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads that a worker will have. Default: as many as it was built for.")
-    ] = None,
+    backend: Annotated[str | None, typer.Option(help="The backend to serve with. Default: as built.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads that a worker will have. Default: as built.")] = None,
     lookups: Annotated[
         Lookups,
         typer.Option(
-            help="Ask learned caches in line, between two stages, or aside, on a core of their own while the network "
-            "goes on. auto measures both and takes aside if it is 5 % faster."
+            help="Run lookups in-line, between two stages, or aside, on another core while the network continues. auto "
+            "measures both and uses aside if it is 5 % faster."
         ),
     ] = Lookups.AUTO,
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Choose the thresholds of a model's learned caches anew: another fidelity, or samples nearer to your traffic.
+    """Recalibrate the thresholds of a model's learned caches, for another fidelity or on data closer to your traffic.
 
     Example: `latebind calibrate models --model resnet56 --data recent.npz --fidelity 0.99`
     """

@@ -43,14 +43,14 @@ from latebind.sequence.export import TOKENS, is_sequence
 from latebind.server.limits import too_large_a_row
 
 ALL = "all"
-FULL = "full: no backend of lower precision is quicker here and stays as near, so every vector is the network's own"
+FULL = "full: no backend of lower precision is faster here and accurate enough, so every vector is the network's own"
 
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """What one build was asked for, checked: groups of options, and what of them goes to `build_program`.
+    """The checked options of one build, in groups, and the arguments of `build_program` among them.
 
-    `stages` say where to cut, which a sequence model is not.
+    `stages` say where to cut; a sequence model is not cut.
     """
 
     made: Made
@@ -109,8 +109,8 @@ def build_model(
     seed: int,
     json_file: Path | None,
 ) -> None:
-    """Build what the options ask for and show it; raises `ConfigError` for what cannot be."""
-    # Whatever options no build can take is told before a module is made.
+    """Build what the options ask for and show it; raises `ConfigError` for what cannot be built."""
+    # Options that no build can take are refused before a module is made.
     from_folder = is_folder(made.module)
     title = made.name or (folder_name(made.module) if from_folder else made.module.rpartition(":")[2])
     path = Repository(made.repository).path_for(title, made.version)
@@ -136,20 +136,20 @@ def build_model(
 
 
 def _kinds(training: Training) -> tuple[str, ...]:
-    """Return the kinds of predictors to train, each once. Raises `ConfigError` for one that there is not."""
+    """Return the kinds of predictors to train, each once. Raises `ConfigError` for an unknown one."""
     named = [one for kind in training.kind or () for one in (EVERY if kind == ALL else (kind,))]
     check_kinds(named)
     return tuple(dict.fromkeys(named))
 
 
 def _module(building: Building) -> dict[str, object]:
-    """Build what a function returns, with learned caches where there is data."""
+    """Build the module that a function returns, with learned caches if there is data."""
     made, rows, title = building.made, building.rows, building.title
     check_task(rows.task)
     if building.promised.asked().cosine is not None:
         raise ConfigError(
-            f"--fidelity {building.promised.asked()}: a cosine is promised of embeddings in folders as Hugging Face "
-            "saves them; build another module that answers with vectors with --tolerance, then run `latebind calibrate`"
+            f"--fidelity {building.promised.asked()}: a cosine is promised only for embeddings from a Hugging Face "
+            "folder; build other modules that return vectors with --tolerance, then run `latebind calibrate`"
         )
     network = load_module(made.module, made.weights)
     examples, varying = example_inputs(made.inputs or (), made.dims or (), seed=building.seed)
@@ -159,10 +159,10 @@ def _module(building: Building) -> dict[str, object]:
     if is_sequence(network):
         return _sequence(network, examples, building)
     samples = load_samples(rows.data, rows.data_option, seed=building.seed, inputs=specs) if rows.data else None
-    # before anything is made, and a former model replaced
+    # checked before anything is made, and an earlier model replaced
     ordered = [part.ordered(specs, varying.dims) for part in samples or ()]
     data = ordered[0].typical() if ordered else None
-    if data is not None and varying.dims:  # what is measured is then as long as what comes
+    if data is not None and varying.dims:  # so that measured rows are as long as those to come
         examples = dict(zip(examples, with_batch(data, 2), strict=True))
     with progress(f"building {title}") as tell:
         built = build_program(
@@ -184,14 +184,14 @@ def _module(building: Building) -> dict[str, object]:
 
 
 def _check_size(title: str, specs: Sequence[TensorSpec], most: int) -> None:
-    """Say what a request may not have, and raise `ConfigError` for batches that no memory holds."""
+    """Warn of rows that do not fit in a request, and raise `ConfigError` for batches that do not fit in memory."""
     check_batch(specs, most)
-    if told := too_large_a_row(specs):
-        console.print(f"{title}: {told}", markup=False, highlight=False)
+    if warning := too_large_a_row(specs):
+        console.print(f"{title}: {warning}", markup=False, highlight=False)
 
 
 def _folder(building: Building, threads: int | None) -> dict[str, object]:
-    """Build a folder as Hugging Face saves it, with learned caches where there is data."""
+    """Build a folder as Hugging Face saves it, with learned caches if there is data."""
     made, rows, title = building.made, building.rows, building.title
     with progress(f"building {title}") as tell:
         tell("reading the folder", 0.0)
@@ -216,7 +216,7 @@ def _folder(building: Building, threads: int | None) -> dict[str, object]:
     takes = ", ".join(each.name + " (optional)" * each.optional for each in about.raw)
     said = [
         ("task", f"{about.task}, of {takes}"),
-        *(("note", line) for line in (*folder.told, *data.told)),
+        *(("note", line) for line in (*folder.notes, *data.notes)),
         *built.rows(),
     ]
     show_pairs(f"{title} version {made.version}", said)
@@ -238,7 +238,7 @@ def _sequence(network: nn.Module, examples: dict[str, Tensor], building: Buildin
         raise ConfigError(f"--output {made.outputs[0]}: a sequence model has one output, {TOKENS}: leave --output out")
     if made.dims:
         raise ConfigError(
-            f"--dim {made.dims[0]}: rows of a sequence model are of any length already: give the longest as a number"
+            f"--dim {made.dims[0]}: rows of a sequence model have any length already: give the longest as a number"
         )
     tokens = next(iter(examples.values()))
     if rows.data:
@@ -266,7 +266,7 @@ def calibrate_model(
     seed: int,
     json_file: Path | None,
 ) -> None:
-    """Choose the thresholds of the model in `path` anew and show them; raises `ConfigError` for what cannot be."""
+    """Recalibrate the thresholds of the model in `path` and show them; raises `ConfigError` for what cannot be done."""
     with progress("calibrating") as tell:
         promise, fidelity = promised.promise(), promised.asked()
         directory = ModelDirectory.open(path)
@@ -275,7 +275,7 @@ def calibrate_model(
         if fidelity.cosine is not None or read_model(directory).about.task is Task.EMBED:
             _, near = certify(directory, held_out, fidelity, promise, threads=each)
             if near is not None and not near.kept:
-                raise ConfigError(f"{path}: {said(near)}: nothing was changed; build it again, or ask for less")
+                raise ConfigError(f"{path}: {said(near)}: nothing was changed; rebuild it, or lower the fidelity")
             shown = rows_of(near) if near is not None else [("precision", FULL)]
             show_pairs(f"vectors for fidelity {fidelity}", shown)
             save(json_file, shown)

@@ -1,4 +1,4 @@
-"""How a command of the command line is found, imported and read: only when it runs, with its options in groups.
+"""How a command is found, imported and read: only when it runs, with its options in groups.
 
 Listing commands needs neither torch nor an extra. Options that belong together are fields of a dataclass: a command
 that takes one as a parameter takes all of its options, in a panel of their own where the class has a `PANEL`.
@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 STYLE: dict[str, Any] = {"rich_markup_mode": "markdown", "pretty_exceptions_enable": False, "add_completion": False}
-"""How every application of the command line speaks."""
+"""The settings of every application of the command line."""
 
 
 EXTRAS = {
@@ -42,11 +42,11 @@ EXTRAS = {
     "transformers": "hf",
     "tritonclient": "grpc",
 }
-"""Packages by the name that they are imported by, and the extra of latebind that brings each."""
+"""Packages by their import name, and the extra of latebind that installs each."""
 
 
 class Deferred(TyperCommand):
-    """A command of which a list tells what the docstring of its function says, read from its source."""
+    """A command whose help in lists is its function's docstring, read from the source without an import."""
 
     def __init__(self, name: str, module: str) -> None:
         super().__init__(name, help=docstring(module, name.replace("-", "_")))
@@ -66,7 +66,7 @@ class Deferred(TyperCommand):
         return command
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Import the command, whose context this is from now on."""
+        """Import the command and return its context."""
         return self.load().make_context(info_name, args, parent, **extra)
 
 
@@ -76,7 +76,7 @@ class DeferredCommands(TyperGroup):
     modules: ClassVar[Mapping[str, str]] = {}  # by the command's name, in the order of the list
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; where a package is missing that is optional, say in one line how to get it."""
+        """Run the command; if an optional package is missing, say in one line how to install it."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
@@ -109,7 +109,7 @@ def docstring(module: str, function: str) -> str:
 
 
 def what_to_install(error: ModuleNotFoundError) -> str | None:
-    """Return what is missing and how to get it; None for a module that no extra brings."""
+    """Return what is missing and how to install it; None for a module that belongs to no extra."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return None
@@ -117,11 +117,11 @@ def what_to_install(error: ModuleNotFoundError) -> str | None:
 
 
 def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `command` as a function that has the options of each group in the group's place, for Typer to read.
+    """Return `command` as a function with the options of each group instead of the group, for Typer to read.
 
-    A group is a parameter whose type is a dataclass, with fields that are annotated as parameters of commands are, or
-    one that is annotated with an object that has `parameters()`; the command gets an instance, or a dictionary. No name
-    may stand in two groups, or as a parameter too: that raises `ValueError`.
+    A group is a parameter whose type is a dataclass with fields annotated like parameters of commands, or
+    one that is annotated with an object that has `parameters()`; the command gets an instance, or a dictionary. A name
+    that occurs twice raises `ValueError`.
     """
     hints = get_type_hints(command, include_extras=True)
     groups = {
@@ -145,7 +145,7 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _grouped(hint: Any) -> Iterator[Parameter]:
-    """Yield a parameter for each option of a group; nothing where it is none."""
+    """Yield a parameter for each option of a group; nothing if it is not a group."""
     if get_origin(hint) is Annotated and hasattr(hint.__metadata__[0], "parameters"):
         yield from hint.__metadata__[0].parameters()
     if not (isinstance(hint, type) and is_dataclass(hint)):

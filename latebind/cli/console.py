@@ -36,7 +36,8 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def reporting() -> Iterator[None]:
-    """Turn an error that latebind raised on purpose, or one of a file, into one line and exit code 2."""
+    """Turn one of latebind's own errors, or a file error, into one line and exit code 2."""
+
     try:
         yield
     except LatebindError as error:
@@ -60,9 +61,9 @@ def complain(problems: Sequence[str]) -> None:
 
 
 def show(title: str, rows: SomeRows, *, to: Console | None = None) -> None:
-    """Print rows of equal keys as a table, without columns in which no row has anything; by default as output.
+    """Print rows of equal keys as a table, without empty columns; by default as output.
 
-    Where there is no room for every word side by side, the cells of each row stand one below another instead.
+    If the terminal is too narrow for every word, the cells of each row are printed one below another instead.
     """
     keys = [key for key in rows[0] if any(written(row[key]) for row in rows)] if rows else []
     columns = {key: [written(row[key]) for row in rows] for key in keys}
@@ -85,11 +86,11 @@ def show(title: str, rows: SomeRows, *, to: Console | None = None) -> None:
 
 
 def _widths(columns: Mapping[str, Sequence[str]], room: int) -> dict[str, int] | None:
-    """Return how wide each column is of a table that has so much room.
+    """Return the width of each column in a table of this width.
 
-    That is its longest word, and of the room that is left, what it lacks, shortest first. None where there is no room
-    for every word. Rich alone takes room from the widest columns without regard to their words, and cuts words off that
-    had room.
+    A column gets its longest word, and a part of the remaining room, shortest columns first. None if there is no room
+    for every word. Rich by itself shrinks the widest columns without regard to their words, and cuts words that had
+    room.
     """
     wanted = {key: max(map(cell_len, (key, *cells))) for key, cells in columns.items()}
     widths = {
@@ -122,7 +123,7 @@ def show_tables(tables: Mapping[str, SomeRows]) -> None:
 
 
 def save(file: Path | None, figures: Any) -> None:
-    """Write figures as JSON where a file is named."""
+    """Write figures as JSON if a file is given."""
     if file is None:
         return
     with reporting():
@@ -140,10 +141,10 @@ def _plain(value: object) -> object:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[str, float], None]]:
-    """Show a bar; yields a function that takes what is being done and the share (0 to 1) that is done.
+    """Show a progress bar; yields a function that takes the current step and the share (0 to 1) that is done.
 
-    Where there is no terminal, as in a notebook, a CI job or behind `nohup`, what takes longer than `SAY_AFTER` is told
-    in a line, and then in one every `SAY_SECONDS`.
+    Without a terminal, as in a notebook, a CI job or under `nohup`, work that takes longer than `SAY_AFTER` prints a
+    line, and then one every `SAY_SECONDS`.
     """
     if not errors.is_terminal:
         begun = time.monotonic()
@@ -174,9 +175,9 @@ def written(value: object) -> str:
 
 
 def in_order(steps: Sequence[StepSpec]) -> str:
-    """Return the names of steps, which stand after those that they wait for, as in `gate -> cars, animals`.
+    """Return the names of steps in dependency order, as in `gate -> cars, animals`.
 
-    Those beside each other wait for equally long chains.
+    Names between the same arrows wait for equally long chains.
     """
     depths: list[int] = []
     waves = defaultdict[int, list[str]](list)

@@ -1,4 +1,4 @@
-"""The `latebind` command. A subcommand is imported when it is asked for, so that `serve` never loads torch."""
+"""The `latebind` command. A subcommand is imported only when it runs, so that `serve` never loads torch."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -33,7 +33,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def latebind(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """A prediction server for PyTorch models that decides late: easy inputs leave the network early."""

@@ -33,8 +33,8 @@ def models(
 ) -> None:
     """List models: stages, backend, size, latency, learned caches and what they promise. Verifies every file.
 
-    Queries over them are listed too, with their steps; exit code 2 where something is not right, and what is wrong with
-    it. What the models of a running server have answered is at its `/v2/models/stats` and `/dashboard`.
+    Queries over them are listed too, with their steps. If something is wrong, it is reported, and the exit code is 2.
+    Statistics of a running server are at its `/v2/models/stats` and `/dashboard`.
 
     Example: `latebind models models --stages`
     """
@@ -47,7 +47,7 @@ def models(
         queries = _queries(find_queries(repository), directories, wrong)
         passed_over = Selection(repository).passed_over()
     if rows:
-        # The machine is told once if it is the same for all, and what all weights take if there are some.
+        # The machine is printed once if it is the same for all, and the sum of all weights if there are several.
         machines = {str(row[MACHINE]) for row in rows}
         alike = [{key: value for key, value in row.items() if key != MACHINE} for row in rows]
         show(f"models in {repository}", alike if len(machines) == 1 else rows)
@@ -58,10 +58,10 @@ def models(
             console.print(f"weights of all {len(rows)}: {whole:.0f} MB", highlight=False)
     if wrong:
         show("unusable", [{"model": name, "wrong": reason} for name, reason in wrong.items()])
-    for told in passed_over:
-        console.print(told, markup=False)
+    for note in passed_over:
+        console.print(note, markup=False)
     if lengths:
-        show("what rows of some lengths take", lengths)
+        show("time by row length", lengths)
     if verbose:
         show("stages", stages)
         if curves:
@@ -106,7 +106,7 @@ def _model(directory: ModelDirectory) -> Row:
 
 
 def _promised(directory: ModelDirectory, caches: StoredCaches | None) -> str:
-    """Return what is promised of the answers of a model, "" where they are its network's own in full precision."""
+    """Return what is promised of the answers of a model, "" if they are its network's own in full precision."""
     if caches and (caches.lookups or caches.shows_network):
         return f"at least {caches.lower:.3f}"
     near = read_nearness(directory)
@@ -131,7 +131,7 @@ def _stages(directory: ModelDirectory) -> list[Row]:
 
 
 def _curve(directory: ModelDirectory) -> list[Row]:
-    """Return the levels among which the load chooses, the surest first."""
+    """Return the levels among which the load chooses, the highest first."""
     caches = read_caches(directory)
     return [
         {
@@ -147,7 +147,7 @@ def _curve(directory: ModelDirectory) -> list[Row]:
 
 
 def _lengths(directory: ModelDirectory) -> list[Row]:
-    """Return what rows of each measured length take, of a model whose rows differ in size."""
+    """Return the time of rows of each measured length, for a model whose rows differ in size."""
     model, costs = read_model(directory), read_profile(directory).costs()
     most = model.max_batch
     if not model.dims or model.kinds:
@@ -198,9 +198,9 @@ def versions(
     adapted: Annotated[Path | None, typer.Option(help="Folder of versions, if `serve` was given one.")] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """List the versions of a model's learned caches that `serve --adapt` made; go back to one with `--use`.
+    """List the versions of a model's learned caches that `serve --adapt` made, or switch to one with `--use`.
 
-    A server that runs with `--adapt` takes the choice over within a second, others when they start.
+    A server that runs with `--adapt` switches within a second, others when they start.
 
     Examples:
 
@@ -213,7 +213,7 @@ def versions(
             raise ConfigError(f"{repository} holds {len(found)} models: name one with --model")
         directory = ModelDirectory.open(found[0])
         if read_caches(directory) is None:
-            raise ConfigError(f"{directory.path} has no learned caches: build it with data first")
+            raise ConfigError(f"{directory.path} has no learned caches: build it with --data first")
         there = Versions(versions_folder(directory.path, str(adapted or "")), directory)
         if use:
             there.make_current(use, by_hand=True)
@@ -228,7 +228,7 @@ def versions(
             row["in use"] = "*" if row["version"] == current else ""
         show(f"learned caches of {directory.path}; * is in use", rows)
         if not made:
-            console.print("serve with --adapt to have the learned caches follow the traffic")
+            console.print("serve with --adapt to adapt the learned caches to the traffic")
         save(json_file, {"current": current, "versions": rows[len(always) :]})
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the words in them that are read here."""
+"""Options that several commands share, and their parsing."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -10,7 +10,7 @@ import typer
 from latebind.domain.errors import ConfigError
 from latebind.domain.sizes import Dim
 
-MOST = 1 << 62  # bytes: more than there is anywhere
+MOST = 1 << 62  # bytes: more than any machine has
 
 
 def numbers(option: str, text: str) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def read_dims(options: Sequence[str]) -> dict[str, Dim]:
 
 
 def _drawable(file: Path | None) -> Path | None:
-    """Raise an error at once if a page is asked for and plotly is missing, not after an hour of work."""
+    """Raise an error at the start, not after an hour of work, if a page is requested and plotly is missing."""
     if file is not None and find_spec("plotly") is None:
         raise ModuleNotFoundError("a page needs plotly", name="plotly")
     return file

@@ -1,4 +1,4 @@
-"""`latebind plan`: how many machines, how much memory and which policy some traffic needs, by simulation."""
+"""`latebind plan`: how many machines, how much memory and which policy a given traffic needs, by simulation."""
 
 from html import escape
 from pathlib import Path
@@ -36,18 +36,18 @@ def plan(
         typer.Option(
             "--way",
             metavar="RESIDENCY[/wait]",
-            help="How the machines are run: which residency policy decides what is in memory. With /wait no request is "
+            help="The residency policy, which decides what is in memory. With /wait no request is "
             f"refused for being late. May be repeated. Default: {', '.join(one.label for one in WAYS)}.",
         ),
     ] = None,
     most: Annotated[
-        int, typer.Option(help="The most machines to try. Default 0: many times what the traffic asks for.")
+        int, typer.Option(help="The most machines to try. Default 0: many times what the traffic needs.")
     ] = 0,
     seeds: Annotated[
         int, typer.Option(min=1, help="Simulate each cluster with this many draws of the traffic; all must suffice.")
     ] = 3,
     warm: Annotated[
-        float, typer.Option(help="Percent of a simulation, at its start, that is not counted: memory is filling then.")
+        float, typer.Option(help="Percent of a simulation, at its start, that is not counted while memory fills.")
     ] = 10.0,
     processes: Annotated[
         int, typer.Option(help="How many simulations run at the same time. Default 0: one for each core.")
@@ -57,14 +57,14 @@ def plan(
 ) -> None:
     """Say how many machines a workload needs, how much memory each, and how to run them.
 
-    Clusters are simulated with the very rules of the server, large ones in samples. For each kind of machine in the
+    Clusters are simulated with the code of the server, large ones in samples. For each kind of machine in the
     file, each share of its memory and each way to run the machines, the command searches for the smallest number of
     machines that answers enough requests within their deadlines. The cheapest of these clusters is the plan. It is
     then simulated again with more traffic, tighter deadlines, less memory, one machine lost and slower loads.
 
-    Memory `binds` a cluster if fewer machines would do once no request had to wait for its model to load, else compute
-    does. The figures of your own models come from `latebind build`. How to get them, and how
-    far to trust a plan: docs/plan.md.
+    Memory `binds` a cluster if fewer machines would be enough when no request had to wait for its model to load;
+    otherwise compute does. The figures of your own models come from `latebind build`. docs/plan.md says how to get
+    them, and how far to trust a plan.
 
     Examples:
 
@@ -73,7 +73,7 @@ def plan(
     """
     with reporting():
         if not 0 <= warm <= MOST_WARM:
-            raise ConfigError(f"--warm {warm:g} leaves too little that counts: give 0 to {MOST_WARM:g} percent")
+            raise ConfigError(f"--warm {warm:g} leaves too little to count: give 0 to {MOST_WARM:g} percent")
         question = read_question(
             workload,
             ways=tuple([way(text) for text in ways or ()]) or WAYS,
@@ -106,5 +106,6 @@ def plan(
 
 def _share(option: str, percent: float) -> float:
     if not 0 < percent <= 100:
-        raise ConfigError(f"{option} {percent:g} is no share: give more than 0 percent, at most 100")
+        raise ConfigError(f"{option} {percent:g} is out of range: give more than 0 percent, at most 100")
+
     return percent / 100

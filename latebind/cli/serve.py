@@ -1,4 +1,4 @@
-"""`latebind serve`: the frontend in this process, the engine in one of its own."""
+"""`latebind serve`: the frontend runs in this process, the engine in its own."""
 
 import asyncio
 import logging
@@ -37,13 +37,13 @@ from latebind.server.listening import check_addresses, families, raise_file_limi
 
 logger = logging.getLogger(__name__)
 
-ON_RAY = ("replicas", "max_replicas", "replica_cpus")  # options that mean nothing elsewhere
+ON_RAY = ("replicas", "max_replicas", "replica_cpus")  # options that need --on ray
 
 
 def serve(
     repository: Annotated[
         str,
-        typer.Argument(help="A folder of models, one model directory, or the URL of either, as s3://bucket/models."),
+        typer.Argument(help="A folder of models, one model directory, or the URL of either: s3://bucket/models."),
     ],
     *,
     model: Annotated[
@@ -53,27 +53,27 @@ def serve(
         Path | None,
         typer.Option(
             help="TOML: [server], [engine], [policy], [residency], [adaptation], [generations], [observability], "
-            "[repository], [cluster]; options win."
+            "[repository], [cluster]; options override it."
         ),
     ] = None,
     on: Annotated[
-        str | None, typer.Option(help="Serve on `ray`: an ingress, and replicas of what serves here otherwise.")
+        str | None, typer.Option(help="Serve on `ray`: an ingress and replicas, instead of one server.")
     ] = None,
     event_log: Annotated[Path | None, typer.Option(help="Write events and actions to FILE for `replay`.")] = None,
     given: Annotated[Given, SETTINGS],
 ) -> None:
     """Serve models and queries over the Open Inference Protocol v2 (HTTP, gRPC) until interrupted.
 
-    A query is a graph of models under one deadline, written down beside them as `NAME.query.toml`; to clients it is one
-    more model. Where it is named by `--model`, its models are served with it.
+    A query is a graph of models under one deadline, described beside them in `NAME.query.toml`; clients call it like
+    a model. If it is named by `--model`, its models are served with it.
 
-    By default there is a worker for each core that is left beside the frontend, and at most 8; if all models read
-    texts, one worker with a thread for each of these cores, and two on a machine of two. If you give workers and
+    By default there is one worker for each core that the frontend leaves free, at most 8; if all models read
+    texts, one worker with a thread for each of these cores (two on a machine of two). If you set workers and
     threads, their product should not exceed those cores.
 
-    When the engine's process dies, another takes over. On SIGHUP the repository is looked at again: new versions come
-    up beside what is served, are tried, and take over without anybody's noticing; meanwhile both are in memory. Files
-    of tokens are read again too.
+    When the engine's process dies, another takes over. On SIGHUP the repository is scanned again: new versions start
+    beside what is served, are tested, and take over without interruption; meanwhile both are in memory. Token files
+    are read again too.
 
     Examples:
 
@@ -95,7 +95,7 @@ def serve(
     with reporting():
         named = [f"--{name.replace('_', '-')}" for name in ON_RAY if given[name] is not None]
         if on is None and named:
-            raise ConfigError(f"{', '.join(named)}: replicas are Ray's; add --on ray, or leave it out")
+            raise ConfigError(f"{', '.join(named)}: only Ray has replicas: add --on ray, or leave the option out")
         settings, engine = SETTINGS.read(config, given)
         write_logs("frontend", settings.observability.log_format)
         check_policies(settings)
@@ -106,7 +106,7 @@ def serve(
             from latebind.cluster import application  # noqa: PLC0415  (an optional dependency)
 
             application.check(on, settings, event_log=event_log is not None)
-            selection.first()  # what is not there is told here, not by a replica
+            selection.first()  # so that a missing model is an error here, not in a replica
             with application.on_ray(selection, settings, said=tuple(engine)) as (port, grpc_port):
                 say_where(settings, port, grpc_port, dashboard=False)
                 application.wait()
@@ -123,11 +123,11 @@ def check_policies(settings: ServeConfig) -> None:
 
 
 async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, event_log: Path | None) -> bool:
-    """Start the engine, open the frontend, close both in reverse order; return False if a second signal hurried it.
+    """Start the engine, open the frontend, close both in reverse order; return False after a second signal.
 
-    What is not `said` of the engine suits the cores of this machine.
+    Keys of the engine that are not in `said` are chosen for the cores of this machine.
     """
-    security = Security.by(settings.server)  # what is wrong there is told before an engine is started
+    security = Security.by(settings.server)  # its errors come before an engine is started
     first, wrong = _readable(selection) if settings.generations.keep_going else (selection.first(), NOTHING)
     texts = read_texts([path for name, path in first.models.items() if name not in wrong])
     settings = fitted(settings, said, texts=texts)
@@ -147,13 +147,13 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
             settle()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _look_again, catalogue, security)
             if is_compiled():
-                logger.info("what launches and calls go through was compiled ahead of time")
+                logger.info("the hot path is compiled")
             say_what(engines.models.values(), catalogue.index(), as_table=errors.is_terminal)
             for spec in engines.models.values():
-                if told := too_large_a_row(spec.inputs, limits):
-                    logger.warning("%s: %s", spec.name, told)
-            for told in selection.passed_over():
-                logger.warning("%s", told)
+                if warning := too_large_a_row(spec.inputs, limits):
+                    logger.warning("%s: %s", spec.name, warning)
+            for warning in selection.passed_over():
+                logger.warning("%s", warning)
             if missing := [entry["name"] for entry in catalogue.index() if entry["state"] == "UNAVAILABLE"]:
                 logger.warning("%d of the models and queries are not served: %s", len(missing), ", ".join(missing))
             say_where(settings, frontend.port, frontend.grpc_port, dashboard=settings.server.shows_dashboard)
@@ -171,11 +171,11 @@ def _look_again(catalogue: Catalogue, security: Security) -> None:
     try:
         security.guard.read()
     except ConfigError as error:
-        logger.error("the tokens stay those that they were: %s", error)
+        logger.error("the tokens were not changed: %s", error)
 
 
 def _readable(selection: Selection) -> tuple[Serving, Mapping[str, LatebindError | OSError]]:
-    """Return all that is to be served and is intact, and by name what is wrong with the rest or cannot be read."""
+    """Return the intact models and queries to serve, and the errors of the others by name."""
     first, wrong = selection.first_whole()
     for name, path in first.models.items():
         try:
@@ -186,7 +186,7 @@ def _readable(selection: Selection) -> tuple[Serving, Mapping[str, LatebindError
 
 
 def say_what(specs: Iterable[ModelSpec], entries: Iterable[IndexEntry], *, as_table: bool) -> None:
-    """Tell which models and queries are served: in lines of the log, or in a table that also says which are not."""
+    """Report which models and queries are served: as log lines, or as a table that also has those that are not."""
     if as_table:
         served: list[Mapping[str, object]] = [
             {
@@ -222,8 +222,8 @@ def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashbo
     url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}{settings.server.prefix}"
     if settings.server.unix:
         url = f"unix:{settings.server.unix}"
-    if dashboard and not settings.server.unix:  # no browser opens that
-        logger.info("look at it: %s/dashboard/", url)
+    if dashboard and not settings.server.unix:  # which browsers cannot open
+        logger.info("dashboard: %s/dashboard/", url)
     if grpc_port is not None:
         print(f"{GRPC_READY}{host}:{grpc_port}", flush=True)
     print(f"{READY}{url}", flush=True)

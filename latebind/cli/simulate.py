@@ -1,4 +1,4 @@
-"""`latebind simulate` and `latebind replay`: the scheduler that serves, on a virtual clock or on its event log."""
+"""`latebind simulate` and `latebind replay`: the server's scheduler on a virtual clock, or on an event log."""
 
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -20,8 +20,17 @@ from latebind.program.metadata import read_spec_and_costs
 from latebind.queries.scheduler import replayed
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
-from latebind.simulation.driver import Simulator, Summary, summarise
-from latebind.simulation.lengths import HOW, PADS_LITTLE, Rows, by_quarter, read_rows, told_rows, why_padded, with_rows
+from latebind.simulation.driver import Simulator, Summary, summarize
+from latebind.simulation.lengths import (
+    HOW,
+    PADS_LITTLE,
+    Rows,
+    by_quarter,
+    describe_rows,
+    read_rows,
+    why_padded,
+    with_rows,
+)
 from latebind.simulation.workloads import poisson
 
 SHARES_OF_CAPACITY = (0.25, 0.5, 0.75, 0.9, 1.1)
@@ -36,7 +45,7 @@ def simulate(
     ] = "",
     exits: Annotated[bool, typer.Option(help="Let learned caches answer early, at their measured hit rates.")] = True,
     floor: Annotated[
-        float, typer.Option(help="The least fidelity promised, as of `latebind serve`; 1: fidelity is fixed.")
+        float, typer.Option(help="The lowest fidelity, as in `latebind serve`; 1: fidelity is fixed.")
     ] = 1.0,
     rate: Annotated[
         list[float] | None,
@@ -48,9 +57,9 @@ def simulate(
     lengths: Annotated[
         str,
         typer.Option(
-            help=f"The lengths of rows, where the model has named dimensions or reads sequences: {HOW}. Default: from "
-            "the shortest to the longest that the model allows, each octave alike; of sequences, those of the data "
-            "that the model was built with."
+            help=f"The lengths of rows, if the model has named dimensions or reads sequences: {HOW}. Default: from "
+            "the shortest to the longest that the model allows, each octave equally often; for sequences, those of the "
+            "data that the model was built with."
         ),
     ] = "",
     requests: Annotated[int, typer.Option(help="How many requests to simulate at each rate.")] = 20_000,
@@ -72,13 +81,13 @@ def simulate(
     seed: Seed = 0,
     json_file: JsonFile = None,
 ) -> None:
-    """Simulate the scheduler of the server under Poisson traffic, on the costs that were measured for a model.
+    """Simulate the scheduler of the server under Poisson traffic, with the costs that were measured for a model.
 
-    No network is run: every stage takes the time that `latebind build` measured for it, and requests leave early at the
-    hit rates that it measured. The table compares policies by rate: throughput, latency, the share of requests answered
-    within the deadline, and the stages at which they left. Where rows differ in length, it also says what share of the
-    shortest quarter of them was in time, and of each longer one, and how many times their lengths were run: above 1,
-    that is padding. With --floor it says what fidelity requests were promised.
+    No network is run: every stage takes the time that `latebind build` measured, and requests leave early at the
+    measured hit rates. The table compares policies by rate: throughput, latency, the share of requests answered
+    within the deadline, and the stages at which they left. If rows differ in length, it also shows the share in time
+    for each quartile of the lengths, shortest first, and the ratio of the lengths that were run to their own: above 1,
+    the rest is padding. With --floor it shows the fidelity that requests were promised.
 
     Examples:
 
@@ -96,7 +105,7 @@ def simulate(
         if not 0.0 < floor <= 1.0:
             raise ConfigError(f"--floor is {floor:g}: give a share above 0 and up to 1")
         if floor < 1.0 and (caches is None or not caches.lookups):
-            raise ConfigError("--floor is for models with learned caches, and here are none: leave it out")
+            raise ConfigError("--floor needs learned caches, and this model has none: leave it out")
         spec, costs = with_caches(*read_spec_and_costs(directory), caches, floor=floor)
         served = ServedModel(spec, costs, max_queued=1_000_000)
         estimate, allowed, rows = Estimate(served.spec, served.costs), deadline_ms / 1e3, _rows(served, lengths)
@@ -120,7 +129,7 @@ def simulate(
             with last.open("wb") if last else nullcontext() as file:
                 simulator = Simulator(config, log=EventLog(file, config) if file else None)
                 records = simulator.run(arrivals)
-            summary = summarise(records, allowed=allowed)
+            summary = summarize(records, allowed=allowed)
             if rows:
                 figures = simulator.metrics.snapshot()["models"][spec.name]
                 quarters = by_quarter(records, [one.inputs for one in arrivals], allowed)
@@ -130,7 +139,7 @@ def simulate(
                 summary = replace(summary, promised=simulator.metrics.snapshot()["models"][spec.name]["promised"])
             results.append((name, each, summary))
     title = f"{served.spec.name}: {requests} requests a load, deadline {deadline_ms:g} ms, seed {seed}"
-    title += f", {told_rows(rows)}" if rows else ""
+    title += f", {describe_rows(rows)}" if rows else ""
     show(title, [_row(name, each, summary) for name, each, summary in results])
     console.print(f"serial capacity at full depth: {capacity:.0f} requests a second")
     if any(summary.padding > PADS_LITTLE for _, _, summary in results):
@@ -139,14 +148,14 @@ def simulate(
     save(json_file, [{"policy": name, "rate": each, **asdict(summary)} for name, each, summary in results])
 
 
-def _rows(served: ServedModel, told: str) -> Rows:
-    """Return the rows to draw from; none for a model whose rows are all alike, or as long as their answers."""
+def _rows(served: ServedModel, lengths: str) -> Rows:
+    """Return the rows to draw from; none for a model whose rows all have one size, or as many as their answers."""
     spec = served.spec
-    if not told and (spec.kinds or not spec.dims):
+    if not lengths and (spec.kinds or not spec.dims):
         return ()
     if not spec.dims:
         raise ConfigError(f"the rows of {spec.name} are all of one size: leave out --lengths")
-    return read_rows(told, spec.dims, spec.name)
+    return read_rows(lengths, spec.dims, spec.name)
 
 
 def _row(policy: str, rate: float, summary: Summary) -> Row:
@@ -171,7 +180,7 @@ def _row(policy: str, rate: float, summary: Summary) -> Row:
 
 
 def replay(log: Annotated[Path, typer.Argument(help="A file written by `latebind serve --event-log`.")]) -> None:
-    """Play a log of events into a fresh scheduler and compare what it decides, action by action.
+    """Replay a log of events with a new scheduler and compare its actions, one by one.
 
     Exit code 0 if every action is the same, 1 at the first that is not.
 

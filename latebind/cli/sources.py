@@ -1,4 +1,4 @@
-"""Loads modules and data for a build, from `package.module:function` or a file. It runs code; serving never does."""
+"""Loads modules and data for a build, from `package.module:function` or a file. Runs code, which serving never does."""
 
 import importlib
 import os
@@ -21,7 +21,7 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ITEM_BYTES, Media, Task, TensorSpec
 from latebind.domain.sizes import Dim, Size
 from latebind.domain.wording import instead
-from latebind.folders.rows import Labelled, is_raw, parts_of, read_labelled, read_samples, read_texts
+from latebind.folders.rows import Labeled, is_raw, parts_of, read_labeled, read_samples, read_texts
 from latebind.learned.samples import Rows, Samples
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.program.declared import Declared, declared
@@ -100,12 +100,12 @@ def _fill(module: nn.Module, weights: Path) -> None:
     try:
         missing, unexpected = load_model(module, weights, strict=False)  # tied weights are in the file once
     except OSError as error:
-        told = error.strerror or str(error).partition(f": {weights}")[0]  # safetensors names the file too
-        raise ConfigError(f"{weights} cannot be read: {told}") from error
+        said = error.strerror or str(error).partition(f": {weights}")[0]  # safetensors names the file too
+        raise ConfigError(f"{weights} cannot be read: {said}") from error
     except SafetensorError as error:
         raise ConfigError(
-            f"{weights} is no .safetensors file: write one by safetensors.torch.save_model(module, FILE); "
-            "what torch.save writes is not read, for it may hold code"
+            f"{weights} is not a .safetensors file: write one with safetensors.torch.save_model(module, FILE); "
+            "files of torch.save are not read, because they may contain code"
         ) from error
     except RuntimeError as error:  # tensors of other shapes
         raise ConfigError(f"{weights} does not fit the module: {' '.join(str(error).split())[:500]}") from error
@@ -114,7 +114,7 @@ def _fill(module: nn.Module, weights: Path) -> None:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         wrong += [f"{why} {', '.join(names[:3])}{more}"] if names else []
     if wrong:
-        raise ConfigError(f"{weights} does not fit the module: {'; '.join(wrong)}; save it from such a module")
+        raise ConfigError(f"{weights} does not fit the module: {'; '.join(wrong)}; save it from the same module")
 
 
 def example_inputs(
@@ -122,8 +122,8 @@ def example_inputs(
 ) -> tuple[dict[str, Tensor], Declared]:
     """Make a batch of two for every `name=dtype:3x32x32`, and return what may vary in its rows.
 
-    The shape leaves the batch dimension out; it has numbers, and names whose `ranges` are told, as `L=1..512`. Floats
-    are random, whole numbers 0, or 1 where the name has "mask" in it: nothing is left to compare where all is masked.
+    The shape is without the batch dimension; it has numbers, and names with `ranges`, such as `L=1..512`. Floats
+    are random. Integers are 0, or 1 if the name contains "mask": with everything masked there is nothing to compare.
     Raises `ConfigError`.
     """
     generator, dims = _generator(seed), read_dims(ranges)
@@ -143,7 +143,7 @@ def example_inputs(
         sides = [_typical(dims[size]) if isinstance(size, str) else size for size in row]
         rows, kind = (2, *sides), getattr(torch, dtype)
         largest = prod([dims[size].most if isinstance(size, str) else size for size in row]) * ITEM_BYTES[dtype]
-        if 2 * largest > _memory():  # the system would end a process that takes so much
+        if 2 * largest > _memory():  # the system would kill a process that takes so much
             which = "rows of the largest size" if sides != row else "such rows"
             raise ConfigError(f"{description!r:.140}: two {which} are larger than memory")
         if kind.is_floating_point:
@@ -154,13 +154,13 @@ def example_inputs(
 
 
 def check_batch(specs: Iterable[TensorSpec], most: int, memory: int | None = None) -> None:
-    """Raise `ConfigError` if so many rows, each the largest that these inputs allow, take more bytes than there are."""
+    """Raise `ConfigError` if so many rows, each the largest that these inputs allow, do not fit in memory."""
     row, has = sum(spec.row_bytes for spec in specs), _memory() if memory is None else memory
     if row * most > has:
-        told = (
+        said = (
             f"a batch of {most} rows of the largest size has {row * most / 1e9:.1f} GB, and memory {has / 1e9:.1f} GB"
         )
-        raise ConfigError(f"{told}: declare smaller rows (--input, --dim) or a smaller --max-batch")
+        raise ConfigError(f"{said}: declare smaller rows (--input, --dim) or a smaller --max-batch")
 
 
 def _memory() -> int:
@@ -170,13 +170,13 @@ def _memory() -> int:
 def _undeclared(size: str, dims: Mapping[str, Dim]) -> str:
     """Say what to write for a size that is neither a number nor a dimension."""
     if not size.isidentifier():
-        return f"{size!r} is no size: write a number, or a name whose range --dim tells, such as L"
+        return f"{size!r} is not a size: write a number, or a name whose range --dim gives, such as L"
     other = instead(size, dims) if dims else ""
-    return f"no --dim says what {size} may be{other}; add --dim {size}=1..512, with the least and the most of a row"
+    return f"{size} has no --dim{other}; add --dim {size}=1..512, with the smallest and largest size of a row"
 
 
 def _typical(dim: Dim) -> int:
-    """Return a size in the middle: at either end, an export may take for granted what does not hold elsewhere."""
+    """Return a size in the middle: at either end, an export may assume what does not hold elsewhere."""
     return max(dim.least, (dim.least + dim.most) // (2 * dim.step) * dim.step)
 
 
@@ -192,7 +192,7 @@ def load_samples(
 ) -> tuple[Samples, Samples]:
     """Return the samples to fit on and those to calibrate on, from a function or from the halves of a file.
 
-    A function is `given` what `--data-option` says, as `key=value`. Where rows of the `inputs` differ in size, see
+    A function is `given` the options of `--data-option`, as `key=value`. If rows of the `inputs` differ in size, see
     `_own_sizes`. Raises `ConfigError`.
     """
     _generator(seed)
@@ -209,7 +209,7 @@ def load_samples(
 def samples_for(
     directory: ModelDirectory, data: str, given: Sequence[str] | None, *, seed: int
 ) -> tuple[Samples, Samples]:
-    """Return what `load_samples` does for a model that was built, of tables and folders too where it reads raw inputs.
+    """Do what `load_samples` does for a built model, also for tables and folders if it reads raw inputs.
 
     Raises `ConfigError`.
     """
@@ -218,16 +218,16 @@ def samples_for(
         return load_samples(data, given, seed=seed, inputs=model.inputs)
     _generator(seed)
     if model.about.task is Task.EMBED and [each.media for each in model.about.raw] == [Media.TEXT]:
-        texts = Labelled({model.about.raw[0].name: read_texts(Path(data))})
+        texts = Labeled({model.about.raw[0].name: read_texts(Path(data))})
         return _prepared(directory, model, texts).halves(seed)
-    labelled, samples = _raw_samples(directory, model, data)
-    return parts_of(samples, labelled, seed=seed)
+    labeled, samples = _raw_samples(directory, model, data)
+    return parts_of(samples, labeled, seed=seed)
 
 
 def rows_for(
     directory: ModelDirectory, data: str, given: Sequence[str] | None
 ) -> tuple[dict[str, Arrays], Array | None]:
-    """Return what `load_sized_rows` does for a model that was built, of tables and folders too: all of their rows."""
+    """Do what `load_sized_rows` does for a built model, also for tables and folders: all of their rows."""
     model = read_model(directory)
     if not is_raw(data):
         return load_sized_rows(data, given, model.inputs)
@@ -237,16 +237,16 @@ def rows_for(
     return {name: _arrays(part) for name, part in samples.inputs.items()}, samples.labels.numpy()
 
 
-def _raw_samples(directory: ModelDirectory, model: StoredModel, data: str) -> tuple[Labelled, Samples]:
+def _raw_samples(directory: ModelDirectory, model: StoredModel, data: str) -> tuple[Labeled, Samples]:
     if not model.about.raw or not model.about.labels:
         raise ConfigError(
-            f"--data {data}: {model.name} is no classifier of texts, pictures or sounds: give an .npz file"
+            f"--data {data}: {model.name} is not a classifier of texts, pictures or sounds: give an .npz file"
         )
-    labelled = read_labelled(Path(data), model.about.raw[0].media, model.about.labels)
-    return labelled, _prepared(directory, model, labelled)
+    labeled = read_labeled(Path(data), model.about.raw[0].media, model.about.labels)
+    return labeled, _prepared(directory, model, labeled)
 
 
-def _prepared(directory: ModelDirectory, model: StoredModel, rows: Labelled) -> Samples:
+def _prepared(directory: ModelDirectory, model: StoredModel, rows: Labeled) -> Samples:
     preprocessor = open_preprocessor(directory, model.about)
     return read_samples(preprocessor, rows, [spec.name for spec in model.inputs])[0]
 
@@ -254,19 +254,19 @@ def _prepared(directory: ModelDirectory, model: StoredModel, rows: Labelled) -> 
 def load_rows(data: str, given: Sequence[str] | None) -> tuple[dict[str, Array], Array | None]:
     """Return rows to send, an array `(N, *shape)` for each input, and labels `(N,)` if there are any.
 
-    A function is `given` what `--data-option` says, as `key=value`. Raises `ConfigError`.
+    A function is `given` the options of `--data-option`, as `key=value`. Raises `ConfigError`.
     """
     rows, labels = load_sized_rows(data, given, ())
     found = {name: part for name, part in rows.items() if isinstance(part, np.ndarray)}
     if len(found) < len(rows):
-        raise ConfigError(f"{data!r} gives rows of several sizes: here they must have one")
+        raise ConfigError(f"{data!r} gives rows of several sizes: here all rows must have the same size")
     return found, labels
 
 
 def load_sized_rows(
     data: str, given: Sequence[str] | None, inputs: Sequence[TensorSpec]
 ) -> tuple[dict[str, Arrays], Array | None]:
-    """Return what `load_rows` does, but N arrays of those `inputs` whose rows differ in size (`_own_sizes`)."""
+    """Do what `load_rows` does, with N arrays for those `inputs` whose rows differ in size (`_own_sizes`)."""
     found = _data(data, given)
     if isinstance(found, dict):
         labels = found.pop("labels", None)
@@ -288,10 +288,10 @@ def _arrays(part: Rows) -> Arrays:
 
 
 def _own_sizes(data: str, arrays: dict[str, Array], inputs: Sequence[TensorSpec]) -> dict[str, Arrays]:
-    """Return the arrays of a file, each row cut to its own size where the file tells sizes.
+    """Return the arrays of a file, each row cut to its own size if the file has sizes.
 
-    What an array `(N,)` of whole numbers says that is named as a dimension, as `L`, is the size of each row: what is
-    behind that is padding. Without one all rows have the size of the array. Raises `ConfigError`.
+    An integer array `(N,)` named as a dimension, such as `L`, has the size of each row; values beyond it are padding.
+    Without such an array all rows have the size of the array. Raises `ConfigError`.
     """
     named = {size for spec in inputs for size in spec.sizes if isinstance(size, str)} - {spec.name for spec in inputs}
     sizes = {name: arrays.pop(name) for name in named & arrays.keys()}
@@ -308,7 +308,7 @@ def _own_sizes(data: str, arrays: dict[str, Array], inputs: Sequence[TensorSpec]
             if rows.ndim != len(spec.sizes) + 1 or not 1 <= each.min() <= each.max() <= rows.shape[axis]:
                 raise ConfigError(
                     f"{data}: {spec.name} has shape {list(rows.shape)}, and {spec.sizes[axis - 1]} says that rows are "
-                    f"{each.min()} to {each.max()} long: save each row filled up to the longest, with its own size"
+                    f"{each.min()} to {each.max()} long: save each row padded to the longest, with its own size"
                 )
         found[spec.name] = [
             row[tuple([slice(axes[axis][number]) if axis in axes else slice(None) for axis in range(1, rows.ndim)])]
@@ -336,7 +336,7 @@ def _data(data: str, given: Sequence[str] | None) -> object:
         raise ConfigError(f"{data} cannot be read: {error.strerror or error}") from error
     except (AttributeError, BadZipFile, EOFError, ValueError) as error:
         raise ConfigError(
-            f"{data} is no .npz file of plain arrays: write one by numpy.savez({Path(data).name!r}, image=rows)"
+            f"{data} is not an .npz file of plain arrays: write one with numpy.savez({Path(data).name!r}, image=rows)"
         ) from error
     if not arrays.keys() - {"labels"}:
         raise ConfigError(f"{data} holds no inputs: save an array for each input of the model")

@@ -1,4 +1,4 @@
-"""Starts the application on Ray Serve, waits for signals, and takes the application down again."""
+"""Starts the application on Ray Serve, waits for signals, and stops the application."""
 
 import logging
 import os
@@ -77,7 +77,10 @@ def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
         "--cores": (bool(settings.engine.cores), "all replicas would share them: give --replica-cpus instead"),
         "--unix": (bool(settings.server.unix), "other machines do not reach it"),
         "--keep-going": (settings.generations.keep_going, "all replicas serve the same: name models with --model"),
-        "--dashboard": (settings.server.dashboard is True, "a page shows one engine: /metrics tells of all replicas"),
+        "--dashboard": (
+            settings.server.dashboard is True,
+            "the page shows only one engine: use /metrics for all replicas",
+        ),
     }
     for option, (given, why) in refused.items():
         if given:
@@ -86,10 +89,10 @@ def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
 
 def wait() -> None:
     """Return when SIGINT or SIGTERM tells the process to end."""
-    told = threading.Event()
+    stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
-    told.wait()
+        signal.signal(number, lambda *_: stopped.set())
+    stopped.wait()
 
 
 def bound(application: Application) -> Any:

@@ -1,4 +1,4 @@
-"""The application as a Serve config file names it: `import_path: latebind.cluster.declared:application`.
+"""The application for a Serve config file: `import_path: latebind.cluster.declared:application`.
 
 So KubeRay, or `serve deploy`, starts what `latebind serve --on ray` starts, with a file for the options.
 """

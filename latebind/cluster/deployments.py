@@ -1,4 +1,4 @@
-"""What Ray Serve runs and calls: the actors, the policy of autoscaling, and how the ingress hears of replicas."""
+"""What Ray Serve runs: the actors, the autoscaling policy, and how the ingress learns of replicas."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -51,10 +51,10 @@ def looking(replicas: Any) -> Look:
         """
         loop = asyncio.get_running_loop()
 
-        def told(found: Sequence[ReplicaInfo]) -> None:
+        def report(found: Sequence[ReplicaInfo]) -> None:
             loop.call_soon_threadsafe(on_replicas, found)
 
-        async with replicas.choose_replica(told, _reserve=False):
+        async with replicas.choose_replica(report, _reserve=False):
             pass
 
     return look
@@ -92,9 +92,9 @@ class BySlack:
         replicas, now = context.target_num_replicas, context.current_time
         if context.current_num_replicas != replicas:
             return replicas, {}  # the last change is not complete yet
-        told = [(context.aggregated_metrics or {}).get(name, {}) for name in Load._fields]
-        complete = set(told[0]).intersection(*told[1:])  # replicas that reported all figures
-        loads = [Load(*(figures[replica] for figures in told)) for replica in sorted(complete, key=str)]
+        reported = [(context.aggregated_metrics or {}).get(name, {}) for name in Load._fields]
+        complete = set(reported[0]).intersection(*reported[1:])  # replicas that reported all figures
+        loads = [Load(*(figures[replica] for figures in reported)) for replica in sorted(complete, key=str)]
         state = context.policy_state  # Ray keeps something of its own in it too
         since = Since(state.get("at_risk"), state.get("spare"))
         found, since = replicas_needed(loads, replicas, since, now, up=self._up, down=self._down)

@@ -1,4 +1,4 @@
-"""The replicas as one ingress sees them, and how calls reach them: one replica, another if that is lost, or all.
+"""The replicas as one ingress sees them, and sending calls: to one replica, to another if that is lost, or to all.
 
 Ray reports which replicas there are (`deployments.py`); failures of connections are noticed here first.
 """
@@ -27,7 +27,7 @@ from latebind.server.rest.protocol import Request
 
 SUSPECT_SECONDS = 1.0  # for so long after a loss, a replica is asked only if there is no other
 TRIES = 3
-SOON_SECONDS = 0.9  # that replicas have to tell their figures
+SOON_SECONDS = 0.9  # that replicas have to send their figures
 # Headers that are not sent on: they belong to one connection, or the ingress has handled them.
 STAYS = frozenset(
     (
@@ -83,18 +83,18 @@ class Fleet:
     async def _tell(self, peer: Peer) -> None:
         """Send a new replica all loads and unloads, also those made meanwhile; calls from then on.
 
-        One that it cannot do is logged. If the replica is lost meanwhile, it is told anew as long as Ray reports it.
+        One that it cannot do is logged. If the replica is lost, they are sent again as long as Ray reports it.
         """
-        told: dict[str, Parts] = {}
+        sent: dict[str, Parts] = {}
         try:
-            while untold := {model: parts for model, parts in self._changes.items() if told.get(model) is not parts}:
-                for model, parts in untold.items():
+            while unsent := {model: parts for model, parts in self._changes.items() if sent.get(model) is not parts}:
+                for model, parts in unsent.items():
                     reply = await peer.ask(parts)
-                    told[model] = parts
+                    sent[model] = parts
                     if failed(reply):
                         logger.error("replica %s could not load or unload %s: %r", peer.name, model, reply.body[:200])
         except Lost as lost:
-            logger.warning("replica %s could not be told of loads and unloads: %s", peer.name, lost)
+            logger.warning("loads and unloads could not be sent to replica %s: %s", peer.name, lost)
         else:
             peer.serves = True
             self.router.replicas[peer.name] = peer
@@ -148,8 +148,7 @@ class Fleet:
     async def one(self, model: str, parts: Parts) -> Reply:
         """Return the reply of one replica or, if that is lost, of another: repeating such a call is harmless.
 
-        Later replicas are told how much of its time is gone. Raises `Unavailable`, and `Refused` if too much is under
-        way.
+        Later replicas get only the remaining time. Raises `Unavailable`, and `Refused` if too much is in flight.
         """
         tried: list[str] = []
         begun = time.monotonic()
@@ -222,7 +221,7 @@ class Fleet:
         return True
 
     def ready(self, model: str | None = None) -> bool:
-        """Tell whether there is a replica that answers; replicas are ready before Ray reports them."""
+        """Return whether there is a replica that answers; replicas are ready before Ray reports them."""
         del model
         return any(not peer.silent for peer in self.peers)
 

@@ -13,7 +13,7 @@ import orjson
 from msgspec.structs import replace
 
 from latebind.cluster.fleet import Fleet
-from latebind.cluster.merging import labelled, own_figures
+from latebind.cluster.merging import labeled, own_figures
 from latebind.cluster.replica import Application
 from latebind.cluster.rpc import relayed_methods
 from latebind.cluster.upstream import ReplicaInfo
@@ -78,7 +78,7 @@ class Ingress:
             try:
                 await self._look(self.fleet.see)
             except Exception:  # the root of this task: the next update may succeed
-                logger.exception("nobody told which replicas there are")
+                logger.exception("the list of replicas could not be read")
             for peer in self.fleet.peers:
                 peer.check()
 
@@ -123,14 +123,14 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
         return {name: reply.body for name, reply in replies.items() if reply.status == 200}
 
     async def traces(context: Context, request: Request) -> Reply:
-        told = await each(context, request)
-        found = [{**one, "replica": name} for name, body in told.items() for one in orjson.loads(body)["traces"]]
+        bodies = await each(context, request)
+        found = [{**one, "replica": name} for name, body in bodies.items() for one in orjson.loads(body)["traces"]]
         return json_reply({"traces": found})
 
     async def metrics(context: Context, request: Request) -> Reply:
         texts = {name: body.decode() for name, body in (await each(context, request)).items()}
         own = own_figures(replies=context.replies, replicas=len(fleet.peers), moved=fleet.moved)
-        return Reply((labelled(texts) + own).encode(), TEXT)
+        return Reply((labeled(texts) + own).encode(), TEXT)
 
     verbs: dict[Any, Verb] = {
         infer: infer_there,

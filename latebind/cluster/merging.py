@@ -13,8 +13,8 @@ METRIC = re.compile(r"([^{ ]+)(\{?)")
 def merged_statistics(found: Sequence[Json]) -> Json:
     """Return the protocol's statistics of several replicas, added up model by model."""
     models: dict[tuple[str, str], Json] = {}
-    for told in found:
-        for model in told["model_stats"]:
+    for statistics in found:
+        for model in statistics["model_stats"]:
             key = model["name"], model["version"]
             models[key] = _added(models[key], model) if key in models else model
     return {"model_stats": [models[key] for key in sorted(models)]}
@@ -32,10 +32,10 @@ def _added(one: Any, other: Any, name: str = "") -> Any:
         return [sizes[size] for size in sorted(sizes)]
     if name in NAMES:
         return one
-    return max(one, other) if name == "last_inference" else one + other  # memory is told as a list
+    return max(one, other) if name == "last_inference" else one + other  # memory is a list
 
 
-def labelled(texts: Mapping[str, str]) -> str:
+def labeled(texts: Mapping[str, str]) -> str:
     """Return one Prometheus exposition made of the replicas' own, each sample with the label `replica`.
 
     The samples of one family follow its description, as the format requires. Names of replicas need no escaping.

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 
 class Costs(NamedTuple):
-    """What a replica tells of one model.
+    """What a replica reports about one model.
 
     Its `size` in bytes, the seconds of a `load`, the seconds of all of the replica's workers that one request takes
     (`work`), and the seconds within which an answer is due where the call does not say (`allowed`).
@@ -71,13 +71,13 @@ class Placement:
 
         `reports` are those of the replicas that are up, `rates` the requests a second in the last period; None if
         nothing new is known of them. A model that has had no homes so far is kept, where it fits, on those replicas
-        that have it in memory. Where replicas tell different costs of a model, the highest count.
+        that have it in memory. If replicas report different costs of a model, the highest count.
         """
         names = sorted({name for report in reports.values() for name in report.costs})
         if not names:
             return {}
-        told = [[report.costs[name] for report in reports.values() if name in report.costs] for name in names]
-        sizes, loads, work, allowed = np.array([np.max(some, axis=0) for some in told], dtype=np.float64).T
+        costs = [[report.costs[name] for report in reports.values() if name in report.costs] for name in names]
+        sizes, loads, work, allowed = np.array([np.max(some, axis=0) for some in costs], dtype=np.float64).T
         usual = before = np.array([self._rates.get(name, 0.0) for name in names])
         newest = before if rates is None else np.array([rates.get(name, 0.0) for name in names])
         if rates is not None:  # a moving average; the newest alone if nothing was asked for before
@@ -138,7 +138,7 @@ class _Room:
         return found
 
     def _keeps(self, home: int, model: int, share: float) -> bool:
-        """Tell whether a model may keep a home.
+        """Return whether a model may keep a home.
 
         That is so if the home has memory and time for the model. It is also so if no replica has both, and the home is
         shared and not much more crowded than others.
@@ -150,7 +150,7 @@ class _Room:
         return bool(self._shared[home] and self._crowd[home] <= CROWDED * self._mean_crowd)
 
     def _places(self, model: int, share: float) -> NDArray[np.bool_]:
-        """Tell for each replica whether it has memory for a model and time for this share of the model's requests."""
+        """Return for each replica whether it has memory for a model and time for this share of the model's requests."""
         places: NDArray[np.bool_] = (self._taken + self._sizes[model] <= self._limit) & (self._busy + share <= FULL)
         return places
 

@@ -35,7 +35,7 @@ class Replica:
     asked: dict[str, float] = field(default_factory=dict)  # when it was last sent a call for a model that it lacks
 
     def lacks(self, model: str) -> bool:
-        """Tell whether by its last report it serves the model, and does not have it in memory."""
+        """Return whether by its last report it serves the model, and does not have it in memory."""
         report = self.report
         return report is not None and model in report.costs and model not in report.resident
 
@@ -106,5 +106,5 @@ class Router:
         return found
 
     def takes(self, replica: Replica) -> bool:
-        """Tell whether a replica takes another call."""
+        """Return whether a replica takes another call."""
         return replica.under_way < self._most and not replica.silent

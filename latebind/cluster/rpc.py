@@ -75,10 +75,10 @@ def _relayed(fleet: Fleet, method: Method) -> Method:
         one = f"/{request.name}" if request.name else ""
         version = f"/versions/{request.version}" if request.version else ""
         reply = await fleet.statistics(fleet.request("GET", f"/v2/models{one}{version}/stats".encode(), (), b""))
-        told = orjson.loads(reply.body)
+        body = orjson.loads(reply.body)
         if reply.status != 200:
-            raise NotFound(told["error"])
-        written: bytes = from_json(told, service_pb2.ModelStatisticsResponse()).SerializeToString()
+            raise NotFound(body["error"])
+        written: bytes = from_json(body, service_pb2.ModelStatisticsResponse()).SerializeToString()
         return written
 
     if name == "ModelStreamInfer":

@@ -69,9 +69,11 @@ def replicas_needed(
     requests = sum([load.requests for load in loads])
     shed = sum([load.shed * load.requests for load in loads]) / requests if requests else 0.0
     slack = sum([load.slack * load.requests for load in loads]) / requests if requests else 1.0
-    # While a replica has not told of its load, none is spare.
-    told = replicas > 1 and len(loads) >= replicas
-    spare = told and sum([load.busy for load in loads]) / (replicas - 1) < BUSY and not shed > 0 and slack > MUCH_SLACK
+    # Until every replica has reported its load, none is spare.
+    complete = replicas > 1 and len(loads) >= replicas
+    spare = (
+        complete and sum([load.busy for load in loads]) / (replicas - 1) < BUSY and not shed > 0 and slack > MUCH_SLACK
+    )
     risky_since = now if since.at_risk is None else since.at_risk
     spare_since = now if since.spare is None else since.spare
     if shed > SHED or slack < LITTLE_SLACK:

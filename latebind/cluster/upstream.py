@@ -1,4 +1,4 @@
-"""The ingress's connections to one replica: HTTP/1.1 requests one after another on each, every one with one reply."""
+"""The ingress's connections to one replica: HTTP/1.1 requests one after another on each, each with one reply."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ class Lost(Exception):
 
 
 def failed(reply: Reply) -> bool:
-    """Tell whether a replica could not do what it was asked to do."""
+    """Return whether a replica could not do what it was asked to do."""
     return reply.status != 200 or any(name == STATUS for name, _ in reply.headers)
 
 
@@ -87,7 +87,7 @@ class Upstream(asyncio.Protocol):
             del answered  # its error refers to this frame: without this they form a reference cycle
 
     def lose(self, why: str) -> None:
-        """Close the connection; whoever waits for a reply gets `Lost`, and the replica cancels the call."""
+        """Close the connection; a task that waits for a reply gets `Lost`, and the replica cancels the call."""
         self.usable = False
         if self._answered is not None and not self._answered.done():
             self._answered.set_exception(Lost(why))
@@ -101,7 +101,7 @@ class Upstream(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the loss to whoever waits for a reply."""
+        """Report the loss to the tasks that wait for a reply."""
         self.lose(f"the connection was closed: {exc or 'by the replica'}")
 
     def data_received(self, data: bytes) -> None:

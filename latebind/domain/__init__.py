@@ -1,1 +1,1 @@
-"""The words that everyone shares: events, actions, costs, specifications, errors, configuration, metrics. Pure."""
+"""Shared types: events, actions, costs, specifications, errors, configuration, metrics. Pure."""

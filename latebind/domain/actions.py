@@ -1,8 +1,8 @@
-"""The actions that the scheduler returns, in imperatives. A driver performs them in their order."""
+"""The actions that the scheduler returns, in imperatives. A driver performs them in order."""
 
 from enum import IntEnum
 
-from latebind.domain.events import EqualButLast, Told
+from latebind.domain.events import EqualButLast, Record
 
 
 class Outcome(IntEnum):
@@ -18,7 +18,7 @@ class Outcome(IntEnum):
     REFUSED_LOADING = 7  # its model is being loaded, which takes longer than its deadline allows
 
 
-class Run(Told, frozen=True):
+class Run(Record, frozen=True):
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
     At stage 0 the worker gathers the inputs from the slots; later it goes on with the activations of `requests`.
@@ -51,7 +51,7 @@ class Reply(EqualButLast, frozen=True):
     slack: float | None = None
 
 
-class Load(Told, frozen=True):
+class Load(Record, frozen=True):
     """Load these pieces of `model`, in this order; one `Loaded` or `LoadFailed` reports the end of the load.
 
     Pieces are numbered as in its `Footprint`. Nothing else of a model that `begins` is in memory or being loaded.
@@ -62,14 +62,14 @@ class Load(Told, frozen=True):
     begins: bool = True
 
 
-class Evict(Told, frozen=True):
+class Evict(Record, frozen=True):
     """Release the memory of these pieces of `model`, before any load of a later action starts."""
 
     model: str
     pieces: tuple[int, ...]
 
 
-class Branch(Told, frozen=True):
+class Branch(Record, frozen=True):
     """Evaluate the conditions of `nodes` for `requests` of `query`; a `Branched` reports the results.
 
     The requests' own tensors are in `slots`. `chosen` is the model that each node has run with, by its place among the
@@ -83,7 +83,7 @@ class Branch(Told, frozen=True):
     chosen: tuple[int, ...]
 
 
-class Map(Told, frozen=True):
+class Map(Record, frozen=True):
     """Write the inputs of `node`, for the model `chosen` for it; a `Mapped` reports when they are written.
 
     The node after the last one stands for the outputs of the query. For the other fields see `Branch`.
@@ -116,7 +116,7 @@ class StepEnded(EqualButLast, frozen=True):
     slack: float | None = None
 
 
-class WakeAt(Told, frozen=True):
+class WakeAt(Record, frozen=True):
     """Send `Woke` at `time` or soon after; a later `WakeAt` replaces an earlier one."""
 
     time: float

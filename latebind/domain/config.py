@@ -1,4 +1,4 @@
-"""The one frozen tree of settings: read once, validated once, handed down in parts.
+"""The one frozen tree of settings: read once, validated once, passed down in parts.
 
 What each key means, and in which unit, stands in `cli.settings`, from where the help and the reference have it.
 """
@@ -46,13 +46,13 @@ def find(key: str, name: str, known: Mapping[str, str]) -> Any:
     path = known.get(name, name)
     module, _, attribute = path.partition(":")
     if not attribute:
-        raise ConfigError(
-            f"{key} is {name!r}: take {' or '.join(known)}, or name a class of your own as package.module:Class"
-        )
+        raise ConfigError(f"{key} is {name!r}: choose {' or '.join(known)}, or your own class as package.module:Class")
     try:
         return getattr(import_module(module), attribute)
     except ImportError as error:
-        raise ConfigError(f"{key} is {name!r}, which cannot be imported ({error}): is it on PYTHONPATH?") from error
+        raise ConfigError(
+            f"{key} is {name!r}, which cannot be imported ({error}): put its folder on PYTHONPATH"
+        ) from error
     except AttributeError:
         raise ConfigError(f"{key} is {name!r}: {module} has no {attribute}") from None
 
@@ -91,7 +91,7 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle: float = 0.0
 
     def __post_init__(self) -> None:
-        _require("residency", self, "budget", say="give 0 for no bound, or more bytes")
+        _require("residency", self, "budget", say="give 0 for no limit, or more bytes")
         _require("residency", self, "idle", say="give 0 for never, or more seconds")
         _require("residency", self, "patience", "window", "back_off", above=0.0, say="give more than 0 seconds")
         if self.tier not in TIERS:
@@ -159,7 +159,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ConfigError(f"engine.{name} is {getattr(self, name)}: give a share above 0 and up to 1")
         if self.floor < 1.0 and not self.exits:
-            raise ConfigError("engine.floor is for learned caches, and exits are off: leave one of both out")
+            raise ConfigError("engine.floor needs learned caches, and exits are off: leave one of them out")
         if any(batch < 1 for batch in self.granularities):
             raise ConfigError(f"engine.granularities are {self.granularities}: give batches of 1 or more")
 
@@ -218,7 +218,7 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     split: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require("repository", self, "most", least=1, say="give the bytes that may be fetched")
+        _require("repository", self, "most", least=1, say="give 1 byte or more")
         self.splits()
 
     def splits(self) -> tuple[Split, ...]:
@@ -226,7 +226,7 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found = [Split.read(text) for text in self.split]
         for split in found:
             if sum(each.model == split.model for each in found) > 1:
-                raise ConfigError(f"--split names {split.model!r:.140} twice: say all of its versions in one")
+                raise ConfigError(f"--split names {split.model!r:.140} twice: give all of its versions in one option")
         return tuple(found)
 
 
@@ -267,21 +267,21 @@ class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _require("server", self, "max_body", "max_json", least=1000, most=1 << 30, say=share)
         _require("server", self, "max_connections", least=1, say="give 1 or more")
         if not PREFIX.fullmatch(self.prefix):
-            raise ConfigError(f"server.prefix is {self.prefix!r}: give the beginning of a path, as /models")
+            raise ConfigError(f"server.prefix is {self.prefix!r}: give the prefix of a path, such as /models")
         for prefix in self.shared_memory:
             if not KEY_PREFIX.fullmatch(prefix):
-                raise ConfigError(f"server.shared_memory is {prefix!r}: give how keys begin, such as /latebind-")
+                raise ConfigError(f"server.shared_memory is {prefix!r}: give the prefix of keys, such as /latebind-")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ConfigError("server.tls_cert and server.tls_key belong together: give both, or none for no TLS")
         if self.tls_client_ca and not self.tls_cert:
-            raise ConfigError("server.tls_client_ca asks for certificates over TLS: give tls_cert and tls_key too")
+            raise ConfigError("server.tls_client_ca needs TLS: give tls_cert and tls_key too")
         for name in self.allow_hosts:
             if not HOST.fullmatch(name):
-                raise ConfigError(f"server.allow_hosts has {name!r}: give a name or address, with a port or without")
+                raise ConfigError(f"server.allow_hosts has {name!r}: give a name or address, with or without a port")
         for origin in self.allow_origins:
             if not ORIGIN.fullmatch(origin):
                 raise ConfigError(
-                    f"server.allow_origins has {origin!r}: give scheme and host of a site, as https://app.example"
+                    f"server.allow_origins has {origin!r}: give scheme and host of a site, such as https://app.example"
                 )
 
     @property
@@ -310,7 +310,7 @@ class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         if self.otlp and not self.otlp.startswith(("http://", "https://")):
             raise ConfigError(f"observability.otlp is {self.otlp!r}: give a URL such as http://127.0.0.1:4318")
         if self.log_format not in {"text", "json"}:
-            raise ConfigError(f"observability.log_format is {self.log_format!r}: take text or json")
+            raise ConfigError(f"observability.log_format is {self.log_format!r}: choose text or json")
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -352,4 +352,6 @@ class ServeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.generations.keep_going and self.repository.split:
-            raise ConfigError("repository.split needs all of its versions: leave it or generations.keep_going out")
+            raise ConfigError(
+                "repository.split needs all of its versions: leave out repository.split or generations.keep_going"
+            )

@@ -1,4 +1,4 @@
-"""Measured costs in seconds and bytes, and what a request can expect of them: shared by all that decides or simulates.
+"""Measured costs in seconds and bytes, and estimates from them, for all code that decides or simulates.
 
 What a batch costs whose rows have another length enters here and in `batching.costs`, nowhere else.
 """
@@ -140,7 +140,7 @@ class ModelCosts:
     stages with a cache. Where lookups are `aside`, the network does not wait for them. `output_steps` are the lengths
     of answers in training data, ascending; any number of them.
 
-    `levels` are those that the scheduler chooses among for each request, the surest first; `hit_rates` are then those
+    `levels` are those that the scheduler chooses among for each request, the highest first; `hit_rates` are then those
     of level `target`, at which requests run that have time. Without levels all run at the one that was calibrated.
     Behind the least sure one there may be a level for more requests than can be answered (`overload`).
     """

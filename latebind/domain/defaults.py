@@ -1,4 +1,4 @@
-"""Defaults that commands show and builds share, with why they are so."""
+"""Defaults that commands show and builds share, with their reasons."""
 
 MAX_OVERHEAD = 0.04  # of a chain's time over the uncut model's
 BOUNDARY_SECONDS = 31e-6  # the engine's time between two stages with nothing queued: `python -m research boundary`

@@ -90,7 +90,7 @@ class Failed(LatebindError):
 
 
 class StepFailed(Failed):
-    """A query of which a step raised. The message names the step and tells nothing of the inside of the server."""
+    """A query of which a step raised. The message names the step and reveals no internals of the server."""
 
 
 class Unavailable(LatebindError):

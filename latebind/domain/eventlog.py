@@ -65,7 +65,9 @@ def _entries(file: IO[bytes]) -> Iterator[Entry]:
         try:
             yield Entry(*msgspec.convert(_read(line), tuple[float, Event, tuple[Action, ...]]))
         except msgspec.MsgspecError as error:
-            raise ConfigError(f"line {number} of the event log is broken ({error}): cut the log before it") from None
+            raise ConfigError(
+                f"line {number} of the event log is invalid ({error}): remove it and all lines after it"
+            ) from None
 
 
 def _finite(value: Any) -> Any:

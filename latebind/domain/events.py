@@ -4,11 +4,11 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 
-class Told(Struct, frozen=True, gc=False, array_like=True, tag=True):
+class Record(Struct, frozen=True, gc=False, array_like=True, tag=True):
     """An event or action. In the event log it is a list: its name and its fields in their order."""
 
 
-class EqualButLast(Told, frozen=True, eq=False):
+class EqualButLast(Record, frozen=True, eq=False):
     """An event or action whose last field is only for metrics and traces: it is ignored by `==` and `hash`."""
 
     def __eq__(self, other: object) -> bool:
@@ -18,7 +18,7 @@ class EqualButLast(Told, frozen=True, eq=False):
         return hash(astuple(self)[:-1])
 
 
-class Arrived(Told, frozen=True):
+class Arrived(Record, frozen=True):
     """One call of a client: requests for `model`, their inputs in `slots`, all due at `deadline`.
 
     A call of N rows is N requests; they are accepted or refused together. A request of a query also owns the ids after
@@ -27,7 +27,7 @@ class Arrived(Told, frozen=True):
     whose named dimensions have the same sizes have the same number for `sizes`; it is 0 where there are none. Among
     requests that wait for a model, priority 1 goes first, up to 255, and 0 last. Where `trace` is not 0, the requests
     are traced (`domain.tracing`) under this number. `more` says that another call of this model arrived together with
-    it and is the next event, so that nothing should start before that. `streams` says that the caller is told of each
+    it and is the next event, so that nothing should start before that. `streams` says that the caller gets each
     token when it is written (`engine.token_streams`). They run at no surer a `level` of their model's operating curve
     than this; the load may choose a lower one.
     """
@@ -45,7 +45,7 @@ class Arrived(Told, frozen=True):
     level: int = 0
 
 
-class Cancelled(Told, frozen=True):
+class Cancelled(Record, frozen=True):
     """The client of this request has gone; the rest of its work is useless."""
 
     request: int
@@ -63,7 +63,7 @@ class StageDone(EqualButLast, frozen=True):
     looked: float = 0.0
 
 
-class Exited(Told, frozen=True):
+class Exited(Record, frozen=True):
     """A lookup beside the worker, in the learned cache behind `stage`, has answered `requests` while they run on.
 
     Requests that have ended meanwhile are ignored.
@@ -74,13 +74,13 @@ class Exited(Told, frozen=True):
     requests: tuple[int, ...]
 
 
-class StageFailed(Told, frozen=True):
+class StageFailed(Record, frozen=True):
     """A stage raised; none of its sub-batch has an answer. Where it has several members, these run it again apart."""
 
     worker: int
 
 
-class Loaded(Told, frozen=True):
+class Loaded(Record, frozen=True):
     """All pieces of a `Load` are in memory; the load took `seconds`.
 
     `sizes` are the measured bytes of each piece, where they were measured. `read` is the number of bytes that were
@@ -95,14 +95,14 @@ class Loaded(Told, frozen=True):
     cached: int = 0
 
 
-class LoadFailed(Told, frozen=True):
+class LoadFailed(Record, frozen=True):
     """The pieces of a `Load` could not be loaded; none of them is in memory."""
 
     model: str
     pieces: tuple[int, ...]
 
 
-class Branched(Told, frozen=True):
+class Branched(Record, frozen=True):
     """The conditions of the `nodes` of a `Branch` were evaluated; `holds[i]` are those of `requests[i]`, in order.
 
     `more` says that the next event belongs to the same evaluation, so that nothing should start before that.
@@ -114,7 +114,7 @@ class Branched(Told, frozen=True):
     more: bool = False
 
 
-class Mapped(Told, frozen=True):
+class Mapped(Record, frozen=True):
     """The inputs of `node` are where its model reads them; for the node after the last, the outputs of the query.
 
     For `more` see `Branched`. Where the model's rows differ in size, `inputs` and `sizes` have for each request what
@@ -128,7 +128,7 @@ class Mapped(Told, frozen=True):
     sizes: tuple[int, ...] = ()
 
 
-class MapFailed(Told, frozen=True):
+class MapFailed(Record, frozen=True):
     """The conditions of `nodes`, or the inputs of a single one, could not be computed. For `more` see `Branched`."""
 
     requests: tuple[int, ...]
@@ -136,7 +136,7 @@ class MapFailed(Told, frozen=True):
     more: bool = False
 
 
-class Limited(Told, frozen=True):
+class Limited(Record, frozen=True):
     """From now on requests of `model` may start only at the first so many `levels` of its operating curve.
 
     The first is the whole network. Those that have started keep theirs.
@@ -146,7 +146,7 @@ class Limited(Told, frozen=True):
     levels: int
 
 
-class Woke(Told, frozen=True):
+class Woke(Record, frozen=True):
     """A time asked for by `WakeAt` has come. A late or doubled one is harmless."""
 
 

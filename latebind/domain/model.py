@@ -1,4 +1,4 @@
-"""What a served model looks like from outside: its name, its tensors and how many stages it has. No weights here."""
+"""What a served model looks like from outside: its name, its tensors and its number of stages. No weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

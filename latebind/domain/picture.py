@@ -1,4 +1,4 @@
-"""What is under way at one moment, for the dashboard: plain types that cross between processes as JSON. Pure."""
+"""A snapshot of what is running, for the dashboard: plain types that cross between processes as JSON. Pure."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,4 +1,4 @@
-"""A query: a graph of steps without cycles, each answered by one of several models (GATI, section 5). Numbers only."""
+"""A query: an acyclic graph of steps, each answered by one of several models (GATI, section 5). Numbers only."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

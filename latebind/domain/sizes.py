@@ -73,14 +73,14 @@ class Dim:
         if self.least < 1 or self.step < 1:
             return "a row has at least 1 in each dimension, and steps are of 1 or more"
         if self.most < self.least:
-            return f"the range ends before it begins: from {self.most} to {self.least}?"
+            return f"the range ends before it begins: did you mean {self.most} to {self.least}?"
         if self.least == self.most:
-            return f"that is a single size: write {self.least} in the place of {self.name}"
+            return f"that is a single size: write {self.least} instead of {self.name}"
         least, most = -(-self.least // self.step) * self.step, self.most // self.step * self.step
         if (least, most) != (self.least, self.most):
             could = f": from {least} to {most}?" if least < most else ""
             return f"both ends must be multiples of the step, {self.step}{could}"
-        return f"{self.name!r} is no name, or {self.most} more than any row has: take a name such as L, H or length"
+        return f"{self.name!r} is not a name, or {self.most} more than any row has: take a name such as L, H or length"
 
     def and_also(self, other: "Dim") -> "Dim":
         """Return the dimension with the sizes that both allow; it makes no sense if there are none."""
@@ -162,7 +162,7 @@ def _parsed(size: str) -> ast.expr:
     try:
         return ast.parse(size, mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{size!r} is no size: {error}") from None
+        raise ValueError(f"{size!r} is not a size: {error}") from None
 
 
 def _evaluated(node: ast.expr, dims: Mapping[str, int]) -> int:
@@ -180,4 +180,4 @@ def _evaluated(node: ast.expr, dims: Mapping[str, int]) -> int:
             return _OPERATORS[type(op)](one, other)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _CALLS and args:
             return _CALLS[name](*[_evaluated(argument, dims) for argument in args])
-    raise ValueError(f"{ast.unparse(node)!r} is no size of dimensions {', '.join(dims) or '(none)'}")
+    raise ValueError(f"{ast.unparse(node)!r} is not a size of dimensions {', '.join(dims) or '(none)'}")

@@ -1,7 +1,7 @@
-"""Several versions of a model at once: which of them answers a request, and which are asked aside.
+"""Several versions of a model at once: which of them answers a request, and which are shadows.
 
-A version beside the main one is served as a model of its own, named as `resnet:2`: no model's name has a colon, so it
-is told from all of them in figures and logs. Clients know it as version 2 of `resnet`.
+A version other than the main one is served as a separate model with a name such as `resnet:2`. No model name has a
+colon, so the name is unique in figures and logs. Clients know it as version 2 of `resnet`.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from latebind.domain.errors import ConfigError
 
 SHADOW = "shadow"
 BESIDE = ":"  # between the name of a model and a version that is not its main one
-HOW = "write it as 1:90,2:10, in percent of its requests; 3:shadow asks version 3 aside; 2 alone gives it all"
+HOW = "write it as 1:90,2:10, in percent of its requests; 3:shadow sends version 3 copies; 2 alone gives it all"
 
 
 def public_name(name: str) -> str:
@@ -53,7 +53,7 @@ class Split:
             if not (version.isascii() and version.isdecimal()) or (colon and not share):
                 raise ConfigError(f"{said}: {HOW}")
             if version in shares or version in shadows:
-                raise ConfigError(f"{said} has version {version} twice: name each once")
+                raise ConfigError(f"{said} has version {version} twice: give each once")
             if share == SHADOW:
                 shadows.append(version)
                 continue
@@ -64,12 +64,12 @@ class Split:
             if not 0.0 <= shares[version] <= 100.0:
                 raise ConfigError(f"{said} gives version {version} {share} %: give 0 to 100")
         if abs(sum(shares.values()) - 100.0) > 1e-6:
-            raise ConfigError(f"{said} comes to {sum(shares.values()):g} %: it has to be 100")
+            raise ConfigError(f"{said} comes to {sum(shares.values()):g} %: the sum must be 100")
         return cls(model, shares, tuple(shadows))
 
     @property
     def main(self) -> str:
-        """The version that is the model to whoever names none."""
+        """The version that answers requests that name none."""
         return next(iter(self.shares))
 
     @property

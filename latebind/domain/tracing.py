@@ -1,4 +1,4 @@
-"""Traces of single requests, from arrival to answer, made from events and actions, live and simulated alike. Pure.
+"""Traces of single requests, from arrival to answer, made from events and actions, live and simulated. Pure.
 
 Only requests whose `Arrived` has a trace number are followed; while there are none, an event costs one comparison.
 """

@@ -1,4 +1,4 @@
-"""Text from and for people: sizes such as 2GiB, and the name that was meant for an unknown one. Pure."""
+"""Text from and for users: sizes such as 2GiB, and suggestions for unknown names. Pure."""
 
 import re
 from collections.abc import Iterable

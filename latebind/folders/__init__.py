@@ -1,1 +1,1 @@
-"""Models as Hugging Face saves them, built into model directories. Only here is transformers imported, and late."""
+"""Builds models as Hugging Face saves them. transformers is imported only here, and lazily."""

@@ -1,4 +1,4 @@
-"""Builds a folder as Hugging Face saves it into a model directory, and asks what was built with raw inputs."""
+"""Builds a folder as Hugging Face saves it into a model directory, and tests the result with raw inputs."""
 
 import shutil
 import tempfile
@@ -17,7 +17,7 @@ from latebind.folders.files import CONFIG, LABEL, TEXT, Taken, taken
 from latebind.folders.hub import local_folder
 from latebind.folders.networks import Network, configuration, kind_of, load_network, quietly, task_of
 from latebind.folders.reading import Reading, reading_of
-from latebind.folders.rows import Labelled, parts_of, read_labelled, read_samples, read_texts
+from latebind.folders.rows import Labeled, parts_of, read_labeled, read_samples, read_texts
 from latebind.folders.sequences import SequenceNetwork, example_tokens
 from latebind.folders.tasks import LOGITS, activation_of, around, labels_of
 from latebind.folders.writing import tokens_of, writing_of
@@ -48,15 +48,15 @@ OF_STAGES = ("min_stage_seconds", "min_stage_bytes", "max_overhead")  # a sequen
 class Folder:
     """A folder that was read: the module for its task, how its inputs are read, and what it is for.
 
-    `told` are lines for the report. `preprocessor` makes tensors of raw inputs as a server will; a build has one alone,
-    for the trial of a tokenizer takes a second or two.
+    `notes` are lines for the report. `preprocessor` makes tensors of raw inputs as a server will; a build has only one,
+    because testing a tokenizer takes a second or two.
     """
 
     shown: str
     module: nn.Module
     reading: Reading
     about: About
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
     preprocessor: Preprocessor
 
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -78,12 +78,12 @@ class Folder:
 class Data:
     """Rows like those to come: `samples` to fit learned caches on and to calibrate them, or `tokens` of texts to read.
 
-    `told` are lines for the report.
+    `notes` are lines for the report.
     """
 
     samples: tuple[Samples, Samples] | None = None
     tokens: Sequence[Sequence[int]] = ()
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 NO_DATA = Data()
@@ -108,15 +108,15 @@ def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Fol
         module: nn.Module
         if network.task is Task.GENERATE:
             writer, reading = writing_of(network, found, wanted)
-            module, told, about = writer, list(writer.notes), About(network.task, reading.raw)
+            module, notes, about = writer, list(writer.notes), About(network.task, reading.raw)
         else:
-            module, told = around(network, found)
+            module, notes = around(network, found)
             module.eval()
             reading = reading_of(network, found, wanted)
             about = _about(network, found, module, reading)
         with tempfile.TemporaryDirectory(prefix="latebind-") as place:
             preprocessor = open_preprocessor(ModelDirectory.create(Path(place) / "1", files_of(reading)), about)
-        folder = Folder(source, module, reading, about, tuple(told), preprocessor)
+        folder = Folder(source, module, reading, about, tuple(notes), preprocessor)
         _check_preprocessing(folder)
     return folder
 
@@ -145,8 +145,8 @@ def _check_preprocessing(folder: Folder) -> None:
                 shown = next(iter(reading.trials.values()))[place]
                 what = f"the text {shown!r:.60}" if isinstance(shown, str) else f"trial input {place}"
                 raise ConfigError(
-                    f"{folder.shown}: its own processor makes another {name} of {what} than a server would, "
-                    f"{_begin(there)} and not {_begin(own)}: this folder is not served"
+                    f"{folder.shown}: its own processor makes another {name} of {what} than the server's does, "
+                    f"{_begin(there)} instead of {_begin(own)}: this folder is not served"
                 )
 
 
@@ -205,12 +205,12 @@ def check_fidelity(folder: Folder, fidelity: Fidelity, *, has_data: bool) -> Non
     if fidelity.cosine is None:
         return
     if folder.about.task is not Task.EMBED:
-        told = f"a cosine is promised of embeddings, and {folder.shown} is for {folder.about.task}"
+        message = f"a cosine is promised only for embeddings, and {folder.shown} is for {folder.about.task}"
     elif not has_data:
-        told = "a cosine is shown on data like the texts to come: give a file of them (--data)"
+        message = "a cosine is tested on texts like those to come: give a file of them (--data)"
     else:
         return
-    raise ConfigError(f"fidelity {fidelity}: {told}")
+    raise ConfigError(f"fidelity {fidelity}: {message}")
 
 
 def build_near(
@@ -250,7 +250,7 @@ def worst_error(folder: Folder, directory: ModelDirectory) -> float:
 
 
 def data_of(folder: Folder, path: Path, *, text_column: str = TEXT, label_column: str = LABEL, seed: int = 0) -> Data:
-    """Return what a file of rows has for a folder: labelled ones for learned caches, or texts to write answers to.
+    """Return what a file of rows has for a folder: labeled ones for learned caches, or texts to write answers to.
 
     The rows are those to fit on and those to calibrate on, in an order that is drawn (`rows.parts_of`). Raises
     `LatebindError` for what cannot be read, and `ConfigError` for a folder that data is of no use for.
@@ -260,14 +260,14 @@ def data_of(folder: Folder, path: Path, *, text_column: str = TEXT, label_column
         tokens, cut = tokens_of(folder.preprocessor, read_texts(path, text_column=text_column))
         return Data(None, tokens, (cut,) if cut else ())
     if about.task is Task.EMBED and about.raw[0].media is Media.TEXT:
-        some = Labelled({about.raw[0].name: read_texts(path, text_column=text_column)})
+        some = Labeled({about.raw[0].name: read_texts(path, text_column=text_column)})
         samples, cut = read_samples(folder.preprocessor, some, list(folder.reading.inputs))
         return Data(samples.halves(seed), (), (cut,) if cut else ())
     if about.task is not Task.CLASSIFY:
         raise ConfigError(
-            f"--data: it is of use for classifiers and for embeddings of texts, and {folder.shown} is for {about.task} "
+            f"--data is only for classifiers and for embeddings of texts, and {folder.shown} is for {about.task} "
             f"of {about.raw[0].media}"
         )
-    labelled = read_labelled(path, about.raw[0].media, about.labels, text_column=text_column, label_column=label_column)
-    samples, cut = read_samples(folder.preprocessor, labelled, list(folder.reading.inputs))
-    return Data(parts_of(samples, labelled, seed=seed), (), (cut,) if cut else ())
+    labeled = read_labeled(path, about.raw[0].media, about.labels, text_column=text_column, label_column=label_column)
+    samples, cut = read_samples(folder.preprocessor, labeled, list(folder.reading.inputs))
+    return Data(parts_of(samples, labeled, seed=seed), (), (cut,) if cut else ())

@@ -1,7 +1,7 @@
-"""A folder as Hugging Face saves a model: which of its files are read at all, and what is refused because of them.
+"""A folder as Hugging Face saves a model: which of its files are read, and what is refused because of them.
 
 What is read lies in a folder of its own (`taken`): configurations, vocabularies and safetensors, linked one by one. So
-nothing else of what came with the model can be found by whoever reads it: no code, no pickle, no adapter of another
+nothing else that came with the model can be found by code that reads it: no code, no pickle, no adapter of another
 model.
 """
 
@@ -29,7 +29,7 @@ PART = re.compile(r"[0-9]{1,2}_[A-Za-z]{1,60}")  # a folder of sentence-transfor
 ADAPTER = "adapter_config.json"  # of weights that belong to another model
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CODE = "auto_map"  # under which a configuration names code of its folder
-QUANTISED = ("quantization_config", "compression_config")
+QUANTIZED = ("quantization_config", "compression_config")
 MOST_JSON_BYTES = 16 << 20  # of a configuration
 MOST_TEXT_BYTES = 64 << 20  # of a vocabulary
 MOST_FILES = 1_000
@@ -37,7 +37,7 @@ MOST_DEEP = 1_000  # layers
 MOST_NUMBER = 1 << 24  # of whatever makes a network large
 LAYERS = re.compile(r"layers|depth|blocks|groups")
 BASES = ("rope", "partial_rotary", "max_length")  # of frequencies, and what only generation has
-SAVE = "save it again by `model.save_pretrained(FOLDER)`"
+SAVE = "save it again with `model.save_pretrained(FOLDER)`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Taken:
         named = _read_json(place / SHARDS, self.shown).get("weight_map")
         names = sorted({str(name) for name in named.values()}) if isinstance(named, Mapping) else []
         if not names or any(not NAME.fullmatch(name) or not (place / name).is_file() for name in names):
-            raise ConfigError(f"{self.shown}: {SHARDS} names files that are not there: copy the whole folder")
+            raise ConfigError(f"{self.shown}: {SHARDS} names missing files: copy the whole folder")
         return [place / name for name in names]
 
 
@@ -94,7 +94,7 @@ def taken(folder: Path, shown: str) -> Iterator[Taken]:
     """Give what is read of a folder. Raises `ConfigError`, in one sentence, for what is not served."""
     if not (folder / CONFIG).is_file() and not (folder / MODULES).is_file():
         adapter = _has(folder, ADAPTER)
-        lora = " (it has an adapter alone: merge it into its model first)" if adapter else ""
+        lora = " (it has only an adapter: merge it into its model first)" if adapter else ""
         raise ConfigError(f"{shown} has no {CONFIG}: name a folder that `save_pretrained` wrote{lora}")
     with tempfile.TemporaryDirectory(prefix="latebind-folder-") as place:
         path = Path(place)
@@ -129,7 +129,7 @@ def _read_json(file: Path, shown: str) -> Any:
     try:
         return json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{shown}: {file.name} is no JSON ({error}): {SAVE}") from None
+        raise ConfigError(f"{shown}: {file.name} is invalid JSON ({error}): {SAVE}") from None
 
 
 def _modules(path: Path, shown: str) -> tuple[Part, ...]:
@@ -167,11 +167,11 @@ def _check(found: Taken, folder: Path) -> None:
     if not isinstance(config, dict):
         raise ConfigError(f"{shown}: {CONFIG} is not an object: {SAVE}")
     _check_numbers(config, shown)
-    for key in QUANTISED:
-        if told := config.get(key):
-            kind = str(told.get("quant_method", "")) if isinstance(told, dict) else ""
+    for key in QUANTIZED:
+        if quantization := config.get(key):
+            kind = str(quantization.get("quant_method", "")) if isinstance(quantization, dict) else ""
             raise ConfigError(
-                f"{shown} is quantised{f' ({kind:.40})' if kind else ''}, and only plain numbers are read: "
+                f"{shown} is quantized{f' ({kind:.40})' if kind else ''}, and only plain numbers are read: "
                 "name the folder that it was made of"
             )
     if not (place / WEIGHTS).is_file() and not (place / SHARDS).is_file():
@@ -179,7 +179,7 @@ def _check(found: Taken, folder: Path) -> None:
         pickled = [name for name in there if name.endswith(PICKLED)]
         if pickled:
             raise ConfigError(
-                f"{shown} has its weights in {pickled[0]:.80} alone, a pickle, which may hold code: "
+                f"{shown} has its weights in {pickled[0]:.80} only, a pickle, which may contain code: "
                 f"{SAVE}, which writes {WEIGHTS}"
             )
         raise ConfigError(f"{shown} has no {WEIGHTS}: {SAVE}")
@@ -210,5 +210,5 @@ def count_numbers(files: Sequence[Path], shown: str) -> int:
             with safe_open(str(file), "pt") as opened:
                 found += sum(prod(opened.get_slice(name).get_shape()) for name in opened.keys())  # noqa: SIM118
         except (SafetensorError, OSError, ValueError) as error:
-            raise ConfigError(f"{shown}: {file.name} is no safetensors file ({error}): {SAVE}") from None
+            raise ConfigError(f"{shown}: {file.name} is not a safetensors file ({error}): {SAVE}") from None
     return found

@@ -1,4 +1,4 @@
-"""Folders of models at the Hugging Face hub: which files are fetched, and where they lie; offline, its cache."""
+"""Model folders on the Hugging Face hub: which files are fetched, and where they are stored; offline, its cache."""
 
 import re
 from os.path import abspath, basename
@@ -45,13 +45,15 @@ def local_folder(source: str) -> Path:
             )
         )
     except GatedRepoError:
-        told = "asks for consent: give it there, log in by `hf auth login`, and build again"
+        problem = "asks for consent: give it there, log in with `hf auth login`, and build again"
     except RepositoryNotFoundError:
-        told = "is not at the hub, or not for everybody: is the name right? `hf auth login` lets you in"
+        problem = "is not on the hub, or is private: check the name, or log in with `hf auth login`"
     except RevisionNotFoundError:
-        told = f"has no revision {found['revision']!r}"
+        problem = f"has no revision {found['revision']!r}"
     except LocalEntryNotFoundError:
-        told = "is not in the cache, and the hub cannot be reached: fetch it where there is a network, or name a folder"
+        problem = (
+            "is not in the cache, and the hub cannot be reached: fetch it on a machine with a network, or name a folder"
+        )
     except Exception as error:  # of its client, which tells of networks and disks in ways of its own
-        told = f"cannot be fetched ({' '.join(str(error).split())[:300]})"
-    raise ConfigError(f"{source} {told}") from None
+        problem = f"cannot be fetched ({' '.join(str(error).split())[:300]})"
+    raise ConfigError(f"{source} {problem}") from None

@@ -1,4 +1,4 @@
-"""The network of a folder: its kind by what transformers itself knows of its architecture, and its weights.
+"""The network of a folder: its kind, from what transformers knows about its architecture, and its weights.
 
 Only classes of transformers are made, and only from the folder's own files: nothing is fetched, no code of the folder
 is imported, weights come from safetensors alone.
@@ -103,7 +103,7 @@ KINDS = (SOUNDS, TEXTS, TOKENS, PICTURES, BOXES, PLACES, SEQUENCES, FILLED, SEEN
 """In the order in which they are looked through: a name that stands in two lists is of the first kind."""
 
 LANGUAGE_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
-BETTER = "vLLM, SGLang, llama.cpp and TGI write text token by token far better"
+BETTER = "vLLM, SGLang, llama.cpp and TGI serve language models far better"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +148,10 @@ def kind_of(config: Mapping[str, Any], shown: str, *, embeds: bool = False) -> K
         if has(kind.names):
             return kind
     if not architecture and model in modeling_auto.MODEL_MAPPING_NAMES:
-        raise ConfigError(f"{shown}: its configuration names no architecture, so nobody knows what it answers: {SAVE}")
+        raise ConfigError(f"{shown}: its configuration names no architecture, so its task is unknown: {SAVE}")
     known = "; ".join(f"{kind.task} ({kind.media}): {kind.seen}" for kind in KINDS)
-    told = architecture or model
-    raise ConfigError(f"{shown} is of an architecture that is not served, {told:.80}. Served are {known}")
+    what = architecture or model
+    raise ConfigError(f"{shown} is of an architecture that is not served, {what:.80}. Served are {known}")
 
 
 def task_of(kind: Kind, config: Foreign, wanted: str, shown: str) -> Task:
@@ -166,7 +166,7 @@ def task_of(kind: Kind, config: Foreign, wanted: str, shown: str) -> Task:
         near = "" if wanted in known else instead(wanted, known)
         raise ConfigError(f"--task {wanted}: {shown} is built for {' or '.join(could)}{near}")
     if wanted == Task.RERANK and config.num_labels != 1:
-        raise ConfigError(f"--task rerank: {shown} has {config.num_labels} classes, and a reranker has one")
+        raise ConfigError(f"--task rerank: {shown} has {config.num_labels} classes, and a reranker must have one")
     return Task(wanted)
 
 
@@ -197,11 +197,11 @@ def load_network(taken: Taken, kind: Kind, task: Task, config: Foreign) -> Netwo
         sizes = f"its weights have {there} numbers, its configuration {wanted}"
         raise ConfigError(f"{shown}: {sizes}: copy the whole folder")
     made: Foreign = None
-    told: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for attention in ("sdpa", "eager"):  # some know the second alone
         try:
             with quietly(taken, "its weights do not fit"):
-                made, told = auto.from_pretrained(
+                made, report = auto.from_pretrained(
                     taken.network,
                     config=config,
                     dtype=torch.float32,
@@ -216,9 +216,9 @@ def load_network(taken: Taken, kind: Kind, task: Task, config: Foreign) -> Netwo
             if attention == "eager" or "scaled_dot_product" not in str(error):
                 raise
     assert made is not None
-    missing = sorted(told["missing_keys"])
+    missing = sorted(report["missing_keys"])
     lacking = [name for name in missing if not (task is Task.EMBED and POOLER in name)]
-    if wrong := [*lacking, *map(str, told["mismatched_keys"])]:
+    if wrong := [*lacking, *map(str, report["mismatched_keys"])]:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise ConfigError(
             f"{shown} has no weights that fit {', '.join(wrong[:3])}{more}, which {type(made).__name__} needs: "
@@ -243,7 +243,7 @@ def quietly(taken: Taken, failed: str) -> Iterator[None]:
     except (LatebindError, MemoryError):
         raise
     except Exception as error:  # of a library that reads what anybody may have written
-        if isinstance(error, ModuleNotFoundError) and error.name == "transformers":  # whoever asks says how to get it
+        if isinstance(error, ModuleNotFoundError) and error.name == "transformers":  # the caller says how to install it
             raise
         said = " ".join(str(error).replace(str(taken.path), taken.shown).split())[:300]
         raise ConfigError(f"{taken.shown}: {failed} ({type(error).__name__}: {said})") from error

@@ -1,4 +1,4 @@
-"""How a folder's own processor reads texts, pictures and sounds, as settings that serving needs no code for.
+"""How a folder's own processor reads texts, pictures and sounds, as settings for serving without its code.
 
 The processor of transformers is the reference: what the settings make of trial inputs has to be what it makes of them.
 """
@@ -260,7 +260,7 @@ def _prompts(taken: Taken) -> tuple[dict[str, str], str]:
     said = taken.json("config_sentence_transformers.json")
     prompts, usual = said.get("prompts") or {}, said.get("default_prompt_name") or ""
     if not isinstance(prompts, dict) or any(not isinstance(text, str) for text in prompts.values()):
-        raise ConfigError(f"{taken.shown} has prompts that are no texts (config_sentence_transformers.json)")
+        raise ConfigError(f"{taken.shown} has prompts that are not texts (config_sentence_transformers.json)")
     if usual and usual not in prompts:
         raise ConfigError(f"{taken.shown} puts the prompt {usual!r:.80} before every text, and has none of that name")
     return prompts, usual
@@ -271,7 +271,7 @@ def _pictures(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Read
     from PIL import Image  # noqa: PLC0415
     from transformers import AutoImageProcessor  # noqa: PLC0415
 
-    with quietly(taken, "its processor of pictures cannot be read"):
+    with quietly(taken, "its image processor cannot be read"):
         processor = AutoImageProcessor.from_pretrained(
             taken.network, backend="pil", trust_remote_code=False, local_files_only=True
         )
@@ -331,7 +331,7 @@ def _sounds(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Readin
     """Sounds, by the folder's processor."""
     from transformers import AutoFeatureExtractor  # noqa: PLC0415
 
-    with quietly(taken, "its processor of sounds cannot be read"):
+    with quietly(taken, "its sound processor cannot be read"):
         processor = AutoFeatureExtractor.from_pretrained(taken.network, trust_remote_code=False, local_files_only=True)
     if type(processor).__name__ != "Wav2Vec2FeatureExtractor":
         made = type(processor).__name__

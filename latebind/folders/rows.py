@@ -1,4 +1,4 @@
-"""Labelled texts, pictures and sounds in files of people: what learned caches of a folder are made from.
+"""Labeled texts, pictures and sounds in users' files, from which learned caches of a folder are made.
 
 Reading them takes no transformers, so that a model that was built can be calibrated and measured on such files too.
 """
@@ -19,7 +19,7 @@ from latebind.folders.files import LABEL, PAIR, TEXT
 from latebind.learned.samples import Samples
 from latebind.preprocessing.preprocessor import CUT, Prepared, Preprocessor, Raw
 
-RAW = {Media.TEXT: TEXT, Media.PICTURE: "image", Media.SOUND: "sound"}  # the raw inputs of labelled rows
+RAW = {Media.TEXT: TEXT, Media.PICTURE: "image", Media.SOUND: "sound"}  # the raw inputs of labeled rows
 SPLIT, FIT, CALIBRATE = "split", "train", "validation"  # a column, and what it may say
 ENDINGS = {
     Media.PICTURE: {".jpg", ".jpeg", ".png", ".webp"},
@@ -33,8 +33,8 @@ WORDS = {Media.PICTURE: "pictures", Media.SOUND: "sounds"}
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """Raw rows by input, each as many, and, if it is told, the classes that they are of, by number, and their use."""
+class Labeled:
+    """Raw rows by input, equally many, and optionally their classes, by number, and their use."""
 
     raw: Mapping[str, Sequence[Raw]]
     labels: Sequence[int] = ()
@@ -46,9 +46,9 @@ def is_raw(data: str) -> bool:
     return Path(data).suffix in TABLES or Path(data).is_dir()
 
 
-def read_labelled(
+def read_labeled(
     path: Path, media: Media, labels: Sequence[str], *, text_column: str = TEXT, label_column: str = LABEL
-) -> Labelled:
+) -> Labeled:
     """Return the rows of a table, or of a folder with a subfolder of pictures or sounds for each class.
 
     A table has texts, or names of files beside it in the column `image` or `sound`; it may have them themselves, as
@@ -62,38 +62,40 @@ def read_labelled(
     if media is Media.TEXT:
         raise ConfigError(f"--data {path}: give a table of texts, a file that ends in {known}")
     if not path.is_dir():
-        told = f"a folder of {WORDS[media]} for each class, or a table of their files ({known})"
-        raise ConfigError(f"--data {path}: give a folder that has {told}")
+        form = f"a folder of {WORDS[media]} for each class, or a table of their files ({known})"
+        raise ConfigError(f"--data {path}: give a folder that has {form}")
     return _read_tree(path, media, labels)
 
 
-def read_samples(preprocessor: Preprocessor, labelled: Labelled, inputs: Sequence[str]) -> tuple[Samples, str]:
-    """Return rows as these inputs of a model, and what to tell of those that were cut to fit, "" if none was.
+def read_samples(preprocessor: Preprocessor, labeled: Labeled, inputs: Sequence[str]) -> tuple[Samples, str]:
+    """Return rows as these inputs of a model, and a note about those that were cut to fit, "" if none was.
 
     Raises `LatebindError` for what cannot be read.
     """
     rows = list[Prepared]()
-    for begin in range(0, min(map(len, labelled.raw.values())), AT_ONCE):
-        some = {name: each[begin : begin + AT_ONCE] for name, each in labelled.raw.items()}
+    for begin in range(0, min(map(len, labeled.raw.values())), AT_ONCE):
+        some = {name: each[begin : begin + AT_ONCE] for name, each in labeled.raw.items()}
         rows += preprocessor.prepare(some, CUT)
     cut = sum(row.cut > 0 for row in rows)
     made = {name: [torch.from_numpy(row.tensors[name]) for row in rows] for name in inputs}
-    told = f"{cut} of {len(rows)} are cut to the longest that the model reads" if cut else ""
-    return Samples(made, torch.tensor(labelled.labels) if labelled.labels else None), told
+    note = f"{cut} of {len(rows)} are cut to the longest text that the model reads" if cut else ""
+    return Samples(made, torch.tensor(labeled.labels) if labeled.labels else None), note
 
 
-def parts_of(samples: Samples, labelled: Labelled, *, seed: int) -> tuple[Samples, Samples]:
+def parts_of(samples: Samples, labeled: Labeled, *, seed: int) -> tuple[Samples, Samples]:
     """Return the rows to fit on and those to calibrate on, in an order that is drawn: files may have one class first.
 
     They are halves where the file does not say which are which. Raises `ConfigError` where it says something else.
     """
-    if not labelled.splits:
+    if not labeled.splits:
         return samples.halves(seed)
-    if CALIBRATE not in labelled.splits or {*labelled.splits} - {FIT, CALIBRATE}:
-        said = ", ".join(sorted({repr(each)[:40] for each in labelled.splits}))
+    if CALIBRATE not in labeled.splits or {*labeled.splits} - {FIT, CALIBRATE}:
+        said = ", ".join(sorted({repr(each)[:40] for each in labeled.splits}))
         wanted = f"rows to learn from say {FIT!r}, rows to calibrate on {CALIBRATE!r}"
-        raise ConfigError(f"--data: {SPLIT!r} says {said:.200}: {wanted}; leave the column out to have halves drawn")
-    fits = torch.tensor([each == FIT for each in labelled.splits])
+        raise ConfigError(
+            f"--data: {SPLIT!r} says {said:.200}: {wanted}; leave the column out to split the rows at random"
+        )
+    fits = torch.tensor([each == FIT for each in labeled.splits])
     order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
     return samples.take(order[fits[order]]), samples.take(order[~fits[order]])
 
@@ -109,14 +111,16 @@ def read_texts(path: Path, *, text_column: str = TEXT) -> list[str]:
         if not isinstance(row.get(text_column), str):
             there = ", ".join(str(each) for each in row if each is not None)
             where = f"{path}, row {number}"
-            raise ConfigError(f"{where} has no {text_column!r}: it has {there:.200}; name the column by --text-column")
+            raise ConfigError(
+                f"{where} has no {text_column!r}: it has {there:.200}; name the column with --text-column"
+            )
         found.append(row[text_column])
     if not found:
         raise ConfigError(f"{path} has no rows")
     return found
 
 
-def _read_tree(path: Path, media: Media, labels: Sequence[str]) -> Labelled:
+def _read_tree(path: Path, media: Media, labels: Sequence[str]) -> Labeled:
     """Return what lies in the folders of classes."""
     raw, found = list[Raw](), list[int]()
     for folder in sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")):
@@ -129,7 +133,7 @@ def _read_tree(path: Path, media: Media, labels: Sequence[str]) -> Labelled:
     if not raw:
         endings = ", ".join(sorted(ENDINGS[media]))
         raise ConfigError(f"{path} has no folders of {WORDS[media]} ({endings}), one for each class, with its name")
-    return Labelled({RAW[media]: raw}, found)
+    return Labeled({RAW[media]: raw}, found)
 
 
 def _content(file: Path) -> bytes:
@@ -138,28 +142,28 @@ def _content(file: Path) -> bytes:
     return file.read_bytes()
 
 
-def _read_table(path: Path, media: Media, labels: Sequence[str], column: str, label_column: str) -> Labelled:
+def _read_table(path: Path, media: Media, labels: Sequence[str], column: str, label_column: str) -> Labeled:
     """Return the rows of a table. Second texts count where there is a column of these."""
     raw, pairs, found, splits = list[Raw](), list[Raw](), list[int](), list[object]()
     options = {
-        column: "name the column by --text-column" if media is Media.TEXT else f"give the files of {WORDS[media]}"
+        column: "name the column with --text-column" if media is Media.TEXT else f"give the files of {WORDS[media]}"
     }
-    options[label_column] = "name the column by --label-column"
+    options[label_column] = "name the column with --label-column"
     for number, row in enumerate(_rows(path), 1):
         where = f"{path}, row {number}"
         if number > MOST_ROWS:
             raise ConfigError(f"{path} has more than {MOST_ROWS} rows: give fewer")
-        for name, told in options.items():
+        for name, advice in options.items():
             if row.get(name) is None:
                 there = ", ".join(str(each) for each in row if each is not None)
-                raise ConfigError(f"{where} has no {name!r}: it has {there:.200}; {told}")
+                raise ConfigError(f"{where} has no {name!r}: it has {there:.200}; {advice}")
         if media is not Media.TEXT:
             raw.append(_file(row[column], path, where))
         elif isinstance(row[column], str) and isinstance(row.get(PAIR, ""), str):
             raw.append(row[column])
             pairs += [row[PAIR]] if PAIR in row else []
         else:
-            raise ConfigError(f"{where}: {column!r} is no text")
+            raise ConfigError(f"{where}: {column!r} is not a text")
         found.append(_label(row[label_column], labels, where))
         splits += [row[SPLIT]] if SPLIT in row else []
     if not raw:
@@ -168,7 +172,7 @@ def _read_table(path: Path, media: Media, labels: Sequence[str], column: str, la
         if some and len(some) != len(raw):
             raise ConfigError(f"{path} has {name!r} in {len(some)} of {len(raw)} rows: give it in all or in none")
     rows = {RAW[media]: raw, PAIR: pairs} if pairs else {RAW[media]: raw}
-    return Labelled(rows, found, splits)
+    return Labeled(rows, found, splits)
 
 
 def _file(said: object, path: Path, where: str) -> bytes:
@@ -180,12 +184,12 @@ def _file(said: object, path: Path, where: str) -> bytes:
     if not isinstance(said, str):
         raise ConfigError(f"{where}: {said!r:.80} names no file")
     if not (file := path.parent / said).is_file():
-        raise ConfigError(f"{where}: there is no file {said!r:.200}; names are those of files from {path.parent} on")
+        raise ConfigError(f"{where}: there is no file {said!r:.200}; names are relative to {path.parent}")
     return _content(file)
 
 
 def _label(said: object, labels: Sequence[str], where: str) -> int:
-    """Return the number of a class that is told by its name, or by its number."""
+    """Return the number of a class that is given by its name or number."""
     if isinstance(said, str) and said in labels:
         return labels.index(said)
     number = int(said) if isinstance(said, str) and said.isdecimal() and len(said) < 10 else said
@@ -218,7 +222,7 @@ def _objects(path: Path, lines: Iterable[str]) -> Iterator[Mapping[str, Any]]:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}, line {number}: no JSON ({error})") from None
+            raise ConfigError(f"{path}, line {number}: invalid JSON ({error})") from None
         if not isinstance(found, dict):
             raise ConfigError(f"{path}, line {number}: give an object, such as {{{TEXT!r}: ..., {LABEL!r}: ...}}")
         yield found
@@ -228,10 +232,10 @@ def _parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         from pyarrow import ArrowException, parquet  # noqa: PLC0415  (an extra)
     except ImportError:
-        raise ConfigError(f"{path}: pyarrow reads Parquet, and is not installed: pip install pyarrow") from None
+        raise ConfigError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
     try:
         with parquet.ParquetFile(path) as opened:
             for batch in opened.iter_batches():
                 yield from batch.to_pylist()
     except ArrowException as error:
-        raise ConfigError(f"{path} is no Parquet file ({error})") from None
+        raise ConfigError(f"{path} is not a Parquet file ({error})") from None

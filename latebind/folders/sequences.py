@@ -25,7 +25,7 @@ LEAST = torch.finfo(torch.float32).min  # added to the scores of what is not the
 USUAL_ANSWER = 20  # tokens, where a folder says nothing: `generate` stops there too
 DRAWN = 16  # rows
 POSITIONS = 512  # of inputs, where positions are relative and a folder says nothing
-# What `generate` may be told that changes what is likely, and is not done here; with what changes nothing.
+# Settings of `generate` that change the probabilities and are not supported here, with their neutral values.
 NOT_FOLLOWED: dict[str, tuple[object, ...]] = {
     "num_beams": (None, 1),
     "do_sample": (None, False),
@@ -134,7 +134,7 @@ class Layer(nn.Module):
         `kept` are keys and values of tokens before, and of what was read; `bias` is that of tokens, of the token for
         itself, and of what was read.
         """
-        assert self.across is not None, "an encoder does not write"
+        assert self.across is not None, "an encoder does not generate"
         keys, values, read_keys, read_values = kept
         of_tokens, of_itself, of_read = bias
         made: list[Tensor] = []
@@ -350,13 +350,13 @@ def sequence_of(
     family = FAMILIES.get(config.model_type)
     if family is None:
         known = "T5, mT5, BART, mBART and Marian"
-        raise ConfigError(f"{shown} is a {config.model_type} network, and text is written by those of {known} alone")
+        raise ConfigError(f"{shown} is a {config.model_type} network, and text is generated only by those of {known}")
     places = getattr(config, "max_position_embeddings", None)
     wished = _wishes(network.generation_config, shown, longest_output)
     read = longest_input or places or getattr(config, "n_positions", None) or POSITIONS
     read, written = (size if places is None else min(size, places) for size in (read, wished.longest))
     if read < 2 or written < 2:
-        raise ConfigError(f"{shown} reads {read} tokens and writes {written}: give 2 or more to both")
+        raise ConfigError(f"{shown} reads {read} tokens and writes {written}: both must be 2 or more")
     network = network.float().eval().requires_grad_(False)
     with torch.no_grad():
         found = family(network, read, written)
@@ -413,7 +413,9 @@ def _wishes(given: Foreign, shown: str, longest: int | None) -> Wishes:
             most = whole - 1  # with the token that answers begin behind
         longest = USUAL_ANSWER if most is None else most
         if most is None:
-            notes.append(f"answers have at most {USUAL_ANSWER} tokens, for generation_config.json has no max_length")
+            notes.append(
+                f"answers have at most {USUAL_ANSWER} tokens, because generation_config.json has no max_length"
+            )
     bad = said("bad_words_ids") or []
     if any(len(one) > 1 for one in bad):
         notes.append("bad_words_ids of several tokens are not followed")

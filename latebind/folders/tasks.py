@@ -1,4 +1,4 @@
-"""What stands around a network for each task, all of it within the exported graph: pooling, lengths of 1, names.
+"""The layers around a network for each task, inside the exported graph: pooling, normalization, names.
 
 The modules take the network's own inputs by name and return their outputs in a dictionary.
 """
@@ -108,15 +108,15 @@ class Scored(nn.Module):
 
 
 def around(network: Network, taken: Taken) -> tuple[nn.Module, list[str]]:
-    """Return the module for a network's task, and what to tell of it. Raises `ConfigError`."""
+    """Return the module for a network's task, and notes for the report. Raises `ConfigError`."""
     if network.task is not Task.EMBED:
         return Scored(network.module, boxes=network.task is Task.DETECT), []
     if network.kind.media is Media.PICTURE:
         has_pooler = not any(POOLER in name for name in network.missing)
         return Seen(network.module, has_pooler=has_pooler), []
     if len(taken.modules) < 2:
-        told = "the folder says nothing of pooling: an embedding is the mean over its text's tokens, not normalised"
-        return Pooled(network.module, ("mean",), ()), [told]
+        note = "the folder does not define pooling: an embedding is the mean over its text's tokens, not normalized"
+        return Pooled(network.module, ("mean",), ()), [note]
     poolings: tuple[str, ...] = ()
     after = list[nn.Module]()
     for part in taken.modules[1:]:
@@ -154,15 +154,15 @@ def _dense(settings: Mapping[str, Any], place: str, taken: Taken) -> nn.Module:
     """Return a linear layer and its activation."""
     activation = ACTIVATIONS.get(str(settings.get("activation_function", "torch.nn.Tanh")).rpartition(".")[2])
     if activation is None or settings.get("use_residual"):
-        told = "a residual" if activation else f"{settings.get('activation_function')!s:.80}"
-        raise ConfigError(f"{taken.shown} has a Dense module with {told}: served are {', '.join(ACTIVATIONS)}")
+        found = "a residual" if activation else f"{settings.get('activation_function')!s:.80}"
+        raise ConfigError(f"{taken.shown} has a Dense module with {found}: served are {', '.join(ACTIVATIONS)}")
     file = taken.path / place / "model.safetensors"
     if not file.is_file():
         raise ConfigError(f"{taken.shown} has the weights of {place} in no safetensors file: {SAVE}")
     try:
         weights = load_file(file)
     except SafetensorError as error:
-        raise ConfigError(f"{taken.shown}: {place}/{file.name} is no safetensors file ({error}): {SAVE}") from None
+        raise ConfigError(f"{taken.shown}: {place}/{file.name} is not a safetensors file ({error}): {SAVE}") from None
     weight, bias = weights.get("linear.weight"), weights.get("linear.bias")
     if weight is None or weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         raise ConfigError(f"{taken.shown}: {place}/{file.name} has no linear layer: {SAVE}")

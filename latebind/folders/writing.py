@@ -1,4 +1,4 @@
-"""Folders whose networks write texts, T5, BART and Marian: as sequence models that take texts and answer in texts."""
+"""Folders whose networks generate text (T5, BART, Marian) as sequence models with texts as inputs and outputs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -82,7 +82,7 @@ def _compare(module: SequenceNetwork, network: Network, texts: Rows, shown: str)
         for place in range(COMPARED):
             changed = module.step(words[:, place], torch.tensor([place]), **state)
             if not relative_error([changed.pop("logits")], [expected[:, place]]) <= SAME:
-                raise ConfigError(f"{shown} is not as other networks of its kind are: this folder is not served")
+                raise ConfigError(f"{shown} differs from other networks of its kind: this folder is not served")
             for name, part in changed.items():
                 state[name][:, :, place] = part
 
@@ -90,10 +90,10 @@ def _compare(module: SequenceNetwork, network: Network, texts: Rows, shown: str)
 def tokens_of(preprocessor: Preprocessor, texts: Sequence[str]) -> tuple[list[list[int]], str]:
     """Return the tokens of texts like those to come, of a few hundred at most, for the lengths of their answers.
 
-    And what to tell of texts that were cut to fit, "" where none was. Raises `LatebindError` for what cannot be read.
+    And a note about texts that were cut to fit, "" if none was. Raises `LatebindError` for what cannot be read.
     """
     some = texts[:: max(1, -(-len(texts) // MEASURED))]
     rows = preprocessor.prepare({TEXT: some}, CUT)
     cut = sum(row.cut > 0 for row in rows)
-    told = f"{cut} of {len(rows)} texts are cut to the longest that the model reads" if cut else ""
-    return [row.tensors[TOKENS].tolist() for row in rows], told
+    note = f"{cut} of {len(rows)} texts are cut to the longest text that the model reads" if cut else ""
+    return [row.tensors[TOKENS].tolist() for row in rows], note

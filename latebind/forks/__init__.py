@@ -1,1 +1,1 @@
-"""Forks processes that need torch from one that has imported it: importing takes longer than the rest of a start."""
+"""Forks processes that need torch from one that has imported it: importing is the longest part of a start."""

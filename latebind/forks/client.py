@@ -2,7 +2,7 @@
 
 Processes of a machine share imports: who is `lending` has its fork server fork another's, without importing torch.
 The borrower sends the socket on which its fork server will serve. That server ends with the borrower, not with the
-lender. Replicas are told the lender's path, other processes find it in their environment.
+lender. Replicas get the lender's path as an argument, other processes find it in their environment.
 """
 
 import asyncio
@@ -204,7 +204,7 @@ def fork_server() -> ForkServer:
 
 @contextmanager
 def lending(forks: ForkServer, place: Path) -> Iterator[None]:
-    """Lend what `forks` has imported, at the path `place`, within the context; whoever may open the path may borrow."""
+    """Lend what `forks` has imported, at the path `place`, within the context; any user who may open it can borrow."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         with _short_path(place) as name:
             listening.bind(name)

@@ -72,7 +72,7 @@ class ForkServer:
 
     def __init__(self, asked: socket.socket, *, linger: float = LINGER_SECONDS) -> None:
         self._asked, self._linger = asked, linger
-        self._processes: dict[int, int] = {}  # by the handles that tell of their end
+        self._processes: dict[int, int] = {}  # by the handles that signal their end
         self._selector = selectors.DefaultSelector()
         self._selector.register(asked, selectors.EVENT_READ)
 

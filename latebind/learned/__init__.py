@@ -1,1 +1,1 @@
-"""Learned caches (GATI): small networks behind stages that answer easy requests early. Models in memory: residency."""
+"""Learned caches (GATI): small networks after stages that answer easy requests early. Models in memory: residency."""

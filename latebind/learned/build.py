@@ -92,7 +92,7 @@ def build_caches(
 
     `fidelity` is the share of the next `answers` that must equal the base model's, on samples like `calibrate` and with
     `confidence` (None: of all answers that there could be, see `learned.promise`); 1.0 means no lookups at all. `fit`
-    and `calibrate` must have no sample in common. Rows of `fit` that show the same thing must be neighbours, because
+    and `calibrate` must have no sample in common. Rows of `fit` that show the same thing must be neighbors, because
     its last part is kept from the predictors.
 
     The weights of all lookups in use take at most `cache_bytes`, not counting the network in eight bits. A request that

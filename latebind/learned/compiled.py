@@ -1,4 +1,4 @@
-"""Makes a trained network ready to run behind a stage: exports it, quantises it where that is faster, compiles it."""
+"""Prepares a trained network to run after a stage: exports it, quantizes it where that is faster, compiles it."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

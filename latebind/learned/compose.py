@@ -74,7 +74,7 @@ class Costs:
     of its own for that case ResNet-56 became 1 % faster on a stream, which was not worth its branches.)
 
     Where samples differ in length, `segments` are means, and `of_length[k]` has the seconds of segment k at `lengths`
-    (ascending): whoever leaves early saves what its own length takes.
+    (ascending): a row that leaves early saves the time of its own length.
     """
 
     segments: tuple[float, ...]
@@ -189,7 +189,7 @@ def every_choice(_choice: Choice) -> bool:
 
 
 class Composer:
-    """Finds lookups and thresholds that minimise mean seconds + price x (share of wrong answers).
+    """Finds lookups and thresholds that minimize mean seconds + price x (share of wrong answers).
 
     `allows` says which choices are permitted. The search begins at the best of the permitted `starts`, or, if none of
     them is, without lookups.
@@ -228,7 +228,7 @@ class Composer:
         improved = True
         while improved:
             improved = False
-            for choice in _neighbours(_chosen(best), every):
+            for choice in _neighbors(_chosen(best), every):
                 if not self.allows(choice):
                     continue
                 found, at = self.coordinate_descent(price, choice)
@@ -287,7 +287,7 @@ class Composer:
         return float(self.seen.scores[k][self._order[k][place]])
 
 
-def _neighbours(choice: Choice, every: Choice) -> Iterator[Choice]:
+def _neighbors(choice: Choice, every: Choice) -> Iterator[Choice]:
     """Yield the choices with one lookup less, one more, or one exchanged for another."""
     absent = tuple(k for k in every if k not in choice)
     for k in choice:
@@ -426,7 +426,7 @@ class Composition:
     promise: Promise
 
     def allows(self, choice: Choice) -> bool:
-        """Tell whether these lookups may be used together: within memory and tail, and few at any one boundary.
+        """Return whether these lookups may be used together: within memory and tail, and few at any one boundary.
 
         In line that is `AT_ONE_BOUNDARY`, and a sure lookup in addition, since no request runs on behind it. Aside,
         lookups run one at a time: each must have answered before the next one starts (GATI, equation 9).

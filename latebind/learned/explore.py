@@ -44,7 +44,7 @@ from latebind.repository.tensors import read_tensors
 
 SELECTOR_SHARE = 0.15  # of the rows to fit, for the selectors; the predictors never see them
 FEWEST_ROWS = 64
-RANGE_ROWS = 512  # rows that set the quantisation ranges of a lookup in eight bits
+RANGE_ROWS = 512  # rows that set the quantization ranges of a lookup in eight bits
 DISK = 20 << 30  # bytes of activations at most
 FREE_SHARE = 0.8  # of the free disk space that activations may take
 MOST_PASSES = 40
@@ -408,7 +408,7 @@ class _RowSplit:
 
 @dataclass(slots=True)
 class _Work:
-    """Tells what is done and about which share of all: a network to train is most of it, to measure one the rest."""
+    """Reports the current step and the share done: most of it is training a network, the rest is measuring it."""
 
     progress: Progress
     to_train: int
@@ -417,7 +417,7 @@ class _Work:
     measured: int = 0
 
     def recording(self, share: float) -> None:
-        """Tell what share of the rows the base model has run over."""
+        """Report the share of the rows that the base model has run over."""
         self._tell(f"running the base model {share:.0%}")
 
     def training(self, shares: dict[str, float]) -> None:

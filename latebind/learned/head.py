@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from latebind.learned.networks import Selector
 
 SELECTOR_HIDDEN = 64
-LEAST_DOUBT = np.float32(1e-7)  # least probability of another answer that float32 tells from none
+LEAST_DOUBT = np.float32(1e-7)  # least probability of another answer that float32 distinguishes from 0
 SURE = np.float32(1e9)  # the score of a head that is always sure: above any log-odds
 
 Floats = NDArray[np.float32]

@@ -1,4 +1,4 @@
-"""Measures what a lookup costs where it will run: between the stages of its network, or on another core beside it."""
+"""Measures the cost of a lookup where it will run: between the stages of its network, or on another core."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""What a model directory says of its learned caches, `caches/caches.json`, and how often its network is right.
+"""A model directory's description of its learned caches, `caches/caches.json`, and the accuracy of its network.
 
 Read without torch. `accuracy.json` is what queries choose among models by: a directory without the file is of a model
 that was built without labels. `nearness.json` is what `vectors.certify` found of an embedding in fewer bits.
@@ -77,7 +77,7 @@ class StoredCaches:
     `lookups` are in use, `spare` are not: a later calibration may use them, and adaptation those at a boundary in use.
     `tail` is None if the promise has none. `answers` is the number of next answers that the promise is about; None: all
     that there could be, as in earlier builds. `aside` says that all lookups run while their network goes on. `levels`
-    are the operating curve, the surest first; empty in earlier builds. `whole` is the fidelity of the network's own
+    are the operating curve, the highest first; empty in earlier builds. `whole` is the fidelity of the network's own
     answers, which holds together with that of the levels: below 1 where it computes in less than full precision.
     """
 
@@ -124,7 +124,7 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
         raise RepositoryError(f"{path} has format {caches.format}, this version reads {FORMAT}: build the caches again")
     listed = (*caches.lookups, *caches.spare)
     if any(not _was_measured(one) for one in listed) or not _was_calibrated(caches):
-        raise RepositoryError(f"{path} has figures that nobody can have measured: build the caches again")
+        raise RepositoryError(f"{path} has implausible figures: build the caches again")
     last = len(read_model(directory).cuts)
     if len({one.name for one in listed}) < len(listed) or any(not 0 <= one.stage < last for one in listed):
         raise RepositoryError(
@@ -137,7 +137,7 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
 
 
 def _was_measured(one: SpareLookup) -> bool:
-    """Tell whether the figures of a lookup can be."""
+    """Return whether the figures of a lookup can be."""
     shares = (one.hit_rate, one.fidelity) if isinstance(one, StoredLookup) else ()
     return (
         0 <= one.bytes <= MOST_WEIGHT_BYTES
@@ -148,7 +148,7 @@ def _was_measured(one: SpareLookup) -> bool:
 
 
 def _was_calibrated(caches: StoredCaches) -> bool:
-    """Tell whether the promise of the caches can be."""
+    """Return whether the promise of the caches can be."""
     shares = (caches.target, caches.confidence, caches.fidelity, caches.lower, caches.whole)
     return (
         all(0.0 <= share <= 1.0 for share in shares)
@@ -161,7 +161,7 @@ def _was_calibrated(caches: StoredCaches) -> bool:
 
 
 def _is_a_curve(caches: StoredCaches) -> bool:
-    """Tell whether the levels of the caches can be: ever less sure, of lookups in use, with shares of all requests."""
+    """Return whether the levels of the caches are plausible: of falling fidelity, of lookups in use, with shares."""
     names, stages = {one.name for one in caches.lookups}, {one.stage for one in caches.lookups}
     targets = [level.target for level in caches.levels]
     return targets == sorted(set(targets), reverse=True) and all(
@@ -289,7 +289,7 @@ class Nearness:
 
     The share `within` the `cosine` was asked to be `target`; it is at least `lower` with `confidence`, of the next
     `answers` (None: of all that there could be). `mean` and `least` are of the cosines. `recall` is the share of the
-    ten nearest neighbours of a sample among the others that are the same by both networks. Seconds are at batch 1. For
+    ten nearest neighbors of a sample among the others that are the same by both networks. Seconds are at batch 1. For
     `rounding` see `ROUNDING`.
     """
 
@@ -320,7 +320,7 @@ def read_nearness(directory: ModelDirectory) -> Nearness | None:
     found = directory.read_json(NEARNESS, Nearness)
     shares = (found.cosine, found.target, found.within, found.lower, found.confidence, found.recall)
     if not all(0.0 <= share <= 1.0 for share in shares) or found.samples < 1:
-        raise RepositoryError(f"{directory.path / NEARNESS} has figures that nobody can have measured: build it again")
+        raise RepositoryError(f"{directory.path / NEARNESS} has implausible figures: build it again")
     if found.rounding != ROUNDING:
         raise RepositoryError(
             f"{directory.path / NEARNESS} was shown with weights rounded in another way than they are now: run "

@@ -18,7 +18,7 @@ MAX_CHANNELS = 128
 HIDDEN = 64
 WIDTHS = (32, 64, 128)  # channels of a residual predictor
 SLIM_WIDTHS = (16, 32, 64)  # a quarter of its work
-FEW = 8  # fewer channels than this are colours rather than features
+FEW = 8  # fewer channels than this are colors rather than features
 
 Sides = tuple[int, int]  # height and width
 

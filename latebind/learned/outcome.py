@@ -1,4 +1,4 @@
-"""What a build or calibration found, and what is stored and told of it: thresholds, the curve, rows for adaptation."""
+"""The result of a build or calibration, stored and reported: thresholds, the curve, rows for adaptation."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Outcome:
             return ""
         return (
             f"on {backend}, in which the network itself answers {self.observed.seen.end.mean():.4f} of the held-out "
-            "samples as in full precision; fidelity is that to full precision, whoever answers"
+            "samples as in full precision; fidelity is to full precision, whichever answers"
         )
 
     def in_use(self) -> tuple[StoredLookup, ...]:

@@ -1,4 +1,4 @@
-"""What the user asks of cheaper answers: a fidelity, the confidence it is shown with, and limits on memory and time.
+"""What the user asks of cheaper answers: a fidelity, its confidence, and limits on memory and time.
 
 Two bounds on future wrong answers, from the wrong answers among held-out samples, answer two questions:
 1. Which share of all answers that there could be is wrong? Clopper and Pearson (1934).
@@ -193,7 +193,7 @@ class Promise:
         return replace(self, confidence=1.0 - (1.0 - self.confidence) / tests, lasting=lasting)
 
     def can_show(self, rows: int) -> bool:
-        """Tell whether this many held-out samples would show the fidelity if none of them were wrong."""
+        """Return whether this many held-out samples would show the fidelity if none of them were wrong."""
         return self.lower_bound(0, rows) >= self.fidelity
 
     def lower_bound(self, wrong: int, rows: int) -> float:
@@ -204,7 +204,7 @@ class Promise:
         return min(shown, fidelity_bound(wrong, rows, confidence=self.lasting, answers=None))
 
     def may_be_aside(self, threads: int) -> bool:
-        """Tell whether lookups may run aside: as `aside` says; if that is None, if a core is free beside `threads`."""
+        """Return whether lookups may run aside: `aside`, or if that is None, whether `threads` leave a core free."""
         return self.aside if self.aside is not None else len(os.sched_getaffinity(0)) > threads
 
     def not_shown(self, rows: int) -> str:

@@ -1,4 +1,4 @@
-"""What learned caches read of an activation: all of it, or, where rows differ in size, a vector of one width for all.
+"""What learned caches read of an activation: all of it, or, if rows differ in size, a vector of fixed width.
 
 It has the mean and the largest number over all that varies. What is filled up behind a row does not count, nor what a
 client has filled up and masked; so a row is read alike alone and beside longer ones, bit for bit if its activation is.

@@ -10,7 +10,7 @@ from latebind.learned.metadata import Accuracy, StoredCaches, StoredLevel, Store
 from latebind.learned.promise import over
 from latebind.repository.directory import ModelDirectory
 
-QUARTERS = 4  # of the lengths of samples, of which reports tell
+QUARTERS = 4  # of the lengths of samples, in reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class CacheReport:
 
     `caches` is what was written into the `directory`. `warning` is empty, or says why there are fewer exits than asked
     for. `notes` say which networks were reused, and which learned from fewer rows than given. `right` is the accuracy
-    of the network itself, if the samples had labels. `by_length` tells of quarters of the samples, where these differ,
+    of the network itself, if the samples had labels. `by_length` has quarters of the samples if their lengths differ,
     and `precision` of a network that computes in less than full precision.
     """
 

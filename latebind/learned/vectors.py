@@ -1,4 +1,4 @@
-"""Embeddings in less than full precision: whether their vectors stay as near as declared, and what that means.
+"""Embeddings in less than full precision: whether their vectors stay within the declared distance.
 
 No learned caches stand in such a model. Its vectors follow from its last block: behind the fifth of the six blocks of
 all-MiniLM-L6-v2 predictors come within a cosine of 0.99 for 2 texts in 1,000 (`python -m research vectors`). What is
@@ -28,8 +28,8 @@ from latebind.program.padding import filled_up
 from latebind.program.program import Program
 from latebind.repository.directory import ModelDirectory, json_bytes
 
-NEAREST = 10  # neighbours that retrieval returns
-MOST_TEXTS = 2_000  # among which neighbours are sought
+NEAREST = 10  # neighbors that retrieval returns
+MOST_TEXTS = 2_000  # among which neighbors are sought
 ROUNDS = 9  # of both networks on one row
 TIMED = 21  # rows of lengths over the whole range, on which both networks are timed
 DECLARE = (
@@ -147,7 +147,7 @@ def cosines_of(vectors: Tensor, others: Tensor) -> NDArray[np.float64]:
 
 
 def recall(vectors: Tensor, others: Tensor, most: int = NEAREST) -> float:
-    """Return which share of the `most` nearest neighbours by cosine, `(N, D)` each, are the same by both vectors."""
+    """Return which share of the `most` nearest neighbors by cosine, `(N, D)` each, are the same by both vectors."""
     count = min(most, len(vectors) - 1)
     if count < 1:
         return 1.0
@@ -156,7 +156,7 @@ def recall(vectors: Tensor, others: Tensor, most: int = NEAREST) -> float:
 
 
 def _nearest(vectors: Tensor, count: int) -> Tensor:
-    """Return the places `(N, count)` of the nearest neighbours of each vector, itself left out."""
+    """Return the places `(N, count)` of the nearest neighbors of each vector, itself left out."""
     rows = functional.normalize(vectors.double(), dim=1)
     return (rows @ rows.T).fill_diagonal_(-torch.inf).topk(count, dim=1).indices
 

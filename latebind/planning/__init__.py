@@ -1,1 +1,1 @@
-"""How many machines some traffic needs: a search over simulated clusters, and what becomes of it if things change."""
+"""How many machines a given traffic needs: a search over simulated clusters, and its sensitivity to changes."""

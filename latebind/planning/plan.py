@@ -171,8 +171,8 @@ class _Planner:
         for (offer, draw), first in cells.items():
             kind = offer.kind
             firsts[offer, draw] = some = first or ceil(self._alone / (kind.workers * kind.speed))
-            told = max(1, ceil(self._question.most * self._sampling.share)) if self._question.most else 0
-            mosts[offer, draw] = most or told or MOST * max(some, ceil(self._memory / kind.memory), 2)
+            given = max(1, ceil(self._question.most * self._sampling.share)) if self._question.most else 0
+            mosts[offer, draw] = most or given or MOST * max(some, ceil(self._memory / kind.memory), 2)
         return fewest(firsts, self._enough, most=mosts, prices=prices or {}, limit=limit)
 
     def _enough(self, probes: Sequence[tuple[Cell, int]]) -> list[bool]:

@@ -9,13 +9,13 @@ from latebind.planning.plan import FINE, Plan
 from latebind.planning.question import Question
 from latebind.planning.runs import Figures
 from latebind.planning.sampling import Sampling
-from latebind.simulation.lengths import told_rows
+from latebind.simulation.lengths import describe_rows
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 Rows = list[dict[str, object]]
-MANY_ROWS = 4  # kinds of lengths that are told
+MANY_ROWS = 4  # kinds of lengths that are listed
 UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -38,7 +38,7 @@ def plan_rows(plan: Plan) -> Rows:
         if row.estimate is not None:
             machines += f" [{row.estimate.low}, {row.estimate.high}]"
         figures = _figures(row.figures)
-        told = {
+        cells = {
             "": "*" if row is plan.best else "",
             "kind": row.offer.kind.name,
             "memory": size(row.offer.kind.memory),
@@ -48,7 +48,7 @@ def plan_rows(plan: Plan) -> Rows:
             **{name: figures[name] for name in ("in time", "p99 ms", "busy")},
             "binds": "dearer than the plan" if row.dearer else row.binds,
         }
-        rows.append(told)
+        rows.append(cells)
     return rows
 
 
@@ -67,11 +67,13 @@ def answer(question: Question, plan: Plan) -> str:
         )
     row, kind, way = plan.best, plan.best.offer.kind, plan.best.offer.way
     shedding = "" if way.sheds else ", without shedding"
-    told, goodput = row.estimate, ""
-    if told is not None and len(row.figures) > 1:
+    estimate, goodput = row.estimate, ""
+    if estimate is not None and len(row.figures) > 1:
         some = [one.goodput for one in row.figures]
         goodput = f" In time are {fmean(some):.5g} requests a second (+- {2 * stdev(some) / len(some) ** 0.5:.2g})."
-    sure = "" if told is None else f" (95 % interval {told.low} to {told.high}, of {told.samples} samples)"
+    sure = (
+        "" if estimate is None else f" (95 % interval {estimate.low} to {estimate.high}, of {estimate.samples} samples)"
+    )
     return (
         f"{row.machines}{sure} of {kind.name} with {size(kind.memory)} for models each ({row.price:.4g} an hour): "
         f"residency {way.residency}{shedding}. What binds is {row.binds}.{goodput}"
@@ -100,7 +102,7 @@ def assumptions(question: Question, sampling: Sampling) -> list[str]:
         if sampling.sampled
         else f"in each of {question.seeds} runs of the plan, and in the first of them for the other offers"
     )
-    rows = Counter([told_rows(model.rows) for model in question.population.models if model.rows])
+    rows = Counter([describe_rows(model.rows) for model in question.population.models if model.rows])
     said = "; ".join(f"of {count} model{'s' * (count > 1)}, {told}" for told, count in rows.most_common(MANY_ROWS))
     return [
         f"Enough is: at least {question.target:.4g} of the requests are answered within their deadline, {runs}; "

@@ -19,7 +19,7 @@ from latebind.simulation.cluster.fleet import UNKNOWN, Fleet, Played, Requests
 from latebind.simulation.cluster.play import play
 
 Progress = Callable[[str, float], None]
-KEPT = 4  # drawn traffics that are kept, because neighbouring runs have the same seeds
+KEPT = 4  # drawn traffics that are kept, because neighboring runs have the same seeds
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What of a cluster is simulated, and how sure that makes the answer.
+"""Which part of a cluster is simulated, and how certain that makes the answer.
 
 A large cluster is simulated in samples: whole models on whole machines, each model with all of its requests. So each
 machine has the load, the batches and the competition for memory that it would have in the whole cluster. A model that
@@ -22,14 +22,14 @@ HALF = 0.5  # of what a machine carries: what a part of a model may need
 TRIES = 500  # samples that are drawn, of which the one is taken that is closest in work and bytes
 NARROW = 0.05  # half of the interval that samples leave, as a share of the estimate
 DRAWS = 2_000  # of the bootstrap
-LEAST_LATE = 1e-6  # the smallest share of late requests that is told from none
+LEAST_LATE = 1e-6  # the smallest share of late requests that differs from none
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """How many machines the whole cluster needs for one draw of its traffic, by samples.
 
-    With 95 % confidence that is between `low` and `high`. `is_narrow` tells that more samples would not say much more.
+    With 95 % confidence that is between `low` and `high`. `is_narrow` is whether more samples would add little.
     """
 
     machines: int

@@ -1,1 +1,1 @@
-"""What texts, pictures and sounds become before a model takes them. It knows no server, no engine and no torch."""
+"""Converts texts, pictures and sounds to a model's inputs. It imports no server, engine or torch."""

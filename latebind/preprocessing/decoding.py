@@ -1,4 +1,4 @@
-"""Tokens that a model has written become text, whole or in pieces: joined, the pieces are the text of all tokens."""
+"""Decodes generated tokens to text, whole or in pieces: joined, the pieces are the text of all tokens."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Whether a regular expression of a tokenizer file can take long: only forms are let through that cannot explode.
+"""Checks whether a regular expression of a tokenizer file can take long: only forms that cannot explode are allowed.
 
 The library behind `tokenizers` (Oniguruma) backtracks. What matters is how many ways there are to match one stretch of
 text before the search gives up at a place: an expression may have one loop without bound whose end can be taken back,

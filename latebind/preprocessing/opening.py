@@ -1,4 +1,4 @@
-"""A model directory's `preprocessing.json` to the preprocessor that it describes, as data that may be hostile."""
+"""Makes the preprocessor that a model directory's `preprocessing.json` describes, as data that may be hostile."""
 
 import math
 from collections.abc import Iterable

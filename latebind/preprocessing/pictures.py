@@ -1,4 +1,4 @@
-"""Pictures to the values that a model takes, by Pillow, as transformers' image processors make them with Pillow."""
+"""Converts pictures to a model's values with Pillow, like transformers' image processors with Pillow."""
 
 from collections.abc import Mapping, Sequence
 from io import BytesIO
@@ -26,7 +26,7 @@ MOST_SCANS = 64  # of a JPEG, each of which goes over the whole picture
 class PicturePreprocessor:
     """Makes values `(3, H, W) float32`, and a mask where the model takes one, of JPEG, PNG and WebP.
 
-    A picture is turned upright as its EXIF data say; colours are made RGB, transparency is left out, as transformers'
+    A picture is turned upright as its EXIF data say; colors are made RGB, transparency is left out, as transformers'
     pipelines do. Raises `ConfigError` if Pillow is not installed.
     """
 
@@ -106,7 +106,7 @@ class PicturePreprocessor:
         return made
 
     def _values(self, image: "Image", which: str) -> Array:
-        """Resize, cut, scale and normalise."""
+        """Resize, cut, scale and normalize."""
         settings = self._settings
         height, width = self._made_size(image.height, image.width, which)
         if settings.size is not None or settings.shortest is not None:
@@ -121,7 +121,7 @@ class PicturePreprocessor:
 
 
 def _webp_pixels(raw: bytes) -> int:
-    """Return how many pixels the head of a WebP file tells; 0 for other files."""
+    """Return the number of pixels in the header of a WebP file; 0 for other files."""
     if raw[:4] != b"RIFF" or raw[8:12] != b"WEBP":
         return 0
     if raw[12:16] == b"VP8X":
@@ -175,29 +175,29 @@ _HALF, _IMAGENET = ((0.5, 0.5, 0.5),) * 2, ((0.485, 0.456, 0.406), (0.229, 0.224
 _CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
-def _defaults(size: Any, *, resample: int, colours: tuple[tuple[float, ...], ...], **more: Any) -> dict[str, Any]:
-    return {"size": size, "resample": resample, "image_mean": colours[0], "image_std": colours[1], **more}
+def _defaults(size: Any, *, resample: int, colors: tuple[tuple[float, ...], ...], **more: Any) -> dict[str, Any]:
+    return {"size": size, "resample": resample, "image_mean": colors[0], "image_std": colors[1], **more}
 
 
 _SIDES = {"shortest_edge": 800, "longest_edge": 1333}
-_CLIP_LIKE = _defaults({"shortest_edge": 224}, resample=3, colours=_CLIP, square=False, do_center_crop=True)
-_DETR_LIKE = _defaults(_SIDES, resample=2, colours=_IMAGENET, square=False, masked=True)
+_CLIP_LIKE = _defaults({"shortest_edge": 224}, resample=3, colors=_CLIP, square=False, do_center_crop=True)
+_DETR_LIKE = _defaults(_SIDES, resample=2, colors=_IMAGENET, square=False, masked=True)
 # What each processor does unless its file says otherwise. Only those of which all is known that they do.
 _PROCESSORS: Mapping[str, Mapping[str, Any]] = {
-    "ViT": _defaults(224, resample=2, colours=_HALF),
-    "DeiT": _defaults(256, resample=3, colours=_HALF, do_center_crop=True),
-    "ConvNext": _defaults({"shortest_edge": 384}, resample=3, colours=_HALF, square=False, crop_pct=224 / 256),
+    "ViT": _defaults(224, resample=2, colors=_HALF),
+    "DeiT": _defaults(256, resample=3, colors=_HALF, do_center_crop=True),
+    "ConvNext": _defaults({"shortest_edge": 384}, resample=3, colors=_HALF, square=False, crop_pct=224 / 256),
     "CLIP": _CLIP_LIKE,
     "Bit": _CLIP_LIKE,
-    "Siglip": _defaults(224, resample=3, colours=_HALF),
-    "Pvt": _defaults(224, resample=3, colours=_IMAGENET),
-    "Beit": _defaults(224, resample=3, colours=_HALF),
-    "Segformer": _defaults(512, resample=2, colours=_IMAGENET),
-    "MobileNetV2": _defaults({"shortest_edge": 256}, resample=2, colours=_HALF, square=False, do_center_crop=True),
+    "Siglip": _defaults(224, resample=3, colors=_HALF),
+    "Pvt": _defaults(224, resample=3, colors=_IMAGENET),
+    "Beit": _defaults(224, resample=3, colors=_HALF),
+    "Segformer": _defaults(512, resample=2, colors=_IMAGENET),
+    "MobileNetV2": _defaults({"shortest_edge": 256}, resample=2, colors=_HALF, square=False, do_center_crop=True),
     "Detr": _DETR_LIKE,
     "ConditionalDetr": _DETR_LIKE,
     "Yolos": {**_DETR_LIKE, "multiple": 16},
-    "RTDetr": _defaults(640, resample=2, colours=_IMAGENET, do_normalize=False, masked=True),
+    "RTDetr": _defaults(640, resample=2, colors=_IMAGENET, do_normalize=False, masked=True),
 }
 # Of these, a picture alone and its values know nothing: labels, boxes, who made the file, and where it is computed.
 _BESIDE = frozenset({
@@ -261,8 +261,8 @@ def _settings_of(short: str, config: Mapping[str, Any], name: str, mask: str) ->
         int(config["resample"]),
         crop,
         float(config.get("rescale_factor", 1 / 255)) if config.get("do_rescale", True) else 1.0,
-        _colours(config["image_mean"]) if normalized else None,
-        _colours(config["image_std"]) if normalized else None,
+        _colors(config["image_mean"]) if normalized else None,
+        _colors(config["image_std"]) if normalized else None,
         mask if config.get("masked") else "",
         config.get("multiple", 1) if shortest is not None else 1,
     )
@@ -287,7 +287,7 @@ def _sizes(
     return None, int(size), int(config.get("max_size", 1333)) if config.get("masked") else None
 
 
-def _colours(values: Any) -> tuple[float, ...]:
+def _colors(values: Any) -> tuple[float, ...]:
     found = (float(values),) * 3 if isinstance(values, int | float) else tuple(map(float, values))
     if len(found) != 3:
         raise ValueError("it has not three channels")

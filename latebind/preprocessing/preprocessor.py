@@ -1,4 +1,4 @@
-"""What every preprocessor does: it makes the tensors that a model takes of what clients send. Only types."""
+"""The interface of preprocessors, which make a model's tensors from what clients send. Only types."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What makes the tensors of a query of its raw inputs: the preprocessors of its models, each for what it reads."""
+"""Makes the tensors of a query from its raw inputs, with the preprocessors of its models."""
 
 import re
 from collections.abc import Mapping

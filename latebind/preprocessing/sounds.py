@@ -1,4 +1,4 @@
-"""Sounds in WAV and FLAC files to the samples that a model takes, as `Wav2Vec2FeatureExtractor` makes them."""
+"""Converts sounds in WAV and FLAC files to a model's samples, like `Wav2Vec2FeatureExtractor`."""
 
 from collections.abc import Callable, Mapping
 from io import BytesIO

@@ -1,4 +1,4 @@
-"""Texts to the ids that a model takes, by the `tokenizers` library, as transformers' fast tokenizers make them."""
+"""Converts texts to a model's token ids with the `tokenizers` library, like transformers' fast tokenizers."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -52,7 +52,7 @@ class TextPreprocessor:
         self._tokenizer = load_tokenizer(file)
         self.decoder = TextDecoder(self._tokenizer) if writes else None
         self._most_bytes = most_bytes(settings)
-        # The quick one, which tells no characters of tokens, takes two texts for one where nothing is put between them.
+        # The fast one, without character positions, treats two texts as one if nothing is put between them.
         whole = spans or self._tokenizer.post_processor is None
         self._encode = self._tokenizer.encode_batch if whole else self._tokenizer.encode_batch_fast
         added = max(self._tokenizer.num_special_tokens_to_add(pair) for pair in {False, settings.pair})

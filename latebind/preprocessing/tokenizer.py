@@ -1,4 +1,4 @@
-"""`tokenizer.json` as data that may be hostile: what it may hold, and a trial of it in a process with limits.
+"""`tokenizer.json` as data that may be hostile: what it may hold, and a test of it in a process with limits.
 
 What passes is written anew before it is loaded, so that the library reads what was checked, whatever it makes of
 doubled keys. Its own padding and truncation are left out.

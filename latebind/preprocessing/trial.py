@@ -1,4 +1,4 @@
-"""The process in which a tokenizer file is tried, with limits. It is run by its path and imports nothing of latebind.
+"""The process in which a tokenizer file is tested, with limits. It is run by its path and imports nothing of latebind.
 
 It reads from its input the file and texts, each behind its length in 8 bytes, and says in its output whether all went
 well. What the library prints as it breaks is nobody's.

@@ -1,4 +1,4 @@
-"""The planner that maximises the expected accuracy of the whole query within its deadline. Pure.
+"""The planner that maximizes the expected accuracy of the whole query within its deadline. Pure.
 
 The value of a node, for a given time left, is that of its best model: the model's accuracy times the value of what
 comes after it. The value after it is an average over when the model ends (at one of its learned caches, or at the end
@@ -34,7 +34,7 @@ TIE = 1e-12  # a difference in value up to which two options count as equal
 
 
 class Expected:
-    """Maximises expected accuracy. It may take 100 times as long to work out what follows a node as to look it up.
+    """Maximizes expected accuracy. It may take 100 times as long to work out what follows a node as to look it up.
 
     The budget of a choice is how long the step may take so that the rest is still as good as if no cache answered it.
     """
@@ -150,7 +150,7 @@ class Expected:
 
 
 def alike(known: Outlook, seen: Outlook, wait: float) -> bool:
-    """Tell whether plans made with an outlook may be used where a model is now `seen` with this, after such a wait."""
+    """Return whether plans made with an outlook may be used for a model now `seen` with this, after such a wait."""
     least = NOTABLE * (known.wait + known.ends[-1])
     if abs(known.wait - wait) > least:
         return False

@@ -1,4 +1,4 @@
-"""A query: what all requests for it have in common, and one request between its arrival and its reply. Pure."""
+"""A query: what all requests for it share, and one request between its arrival and its reply. Pure."""
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class ServedQuery:
         return self._planner.pick(view, node)
 
     def is_late(self, seconds: float, now: float) -> bool:
-        """Tell whether a query with so many seconds would be late even with all models in memory."""
+        """Return whether a query with so many seconds would be late even with all models in memory."""
         outlooks = self._scheduler.outlooks(self._names, now, loaded=True)
         return seconds < least_seconds(self.query.nodes, self._always, outlooks)
 
@@ -103,7 +103,7 @@ def options_of(node: Node, curve: Callable[[str], Sequence[float]]) -> list[Opti
     """Return what may answer a node: each of its models, at each level of its `curve` where it has one.
 
     An answer that is not the whole network's counts as wrong, so a level is right as often as it promises of what that
-    gets right. Behind other nodes the load alone chooses the level: how much time is left there tells whether those
+    gets right. After other nodes only the load chooses the level: how much time is left there shows whether those
     were left early, so which level a row ran at would go by how hard it is, and the level would not keep its promise.
     """
     found = []

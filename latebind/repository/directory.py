@@ -50,7 +50,7 @@ def read_manifest(directory: Path) -> Manifest:
     """Return the manifest of `directory`; raises `RepositoryError` if it is missing, broken or has invalid paths."""
     path = directory / MANIFEST
     if not path.is_file() or path.is_symlink():
-        raise RepositoryError(f"{path} is missing: this is not a model directory, make one with `latebind build`")
+        raise RepositoryError(f"{path} is missing: this is not a model directory; make one with `latebind build`")
     if path.stat().st_size > MAX_MANIFEST_BYTES:
         raise RepositoryError(f"{path} is larger than {MAX_MANIFEST_BYTES} bytes: build the model again")
     return manifest_in(path.read_bytes(), str(path))
@@ -61,9 +61,9 @@ def manifest_in(data: bytes, place: str) -> Manifest:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RepositoryError(f"{place} is broken ({error}): build the model again") from error
+        raise RepositoryError(f"{place} is invalid ({error}): build the model again") from error
     if manifest.format != FORMAT:
-        raise RepositoryError(f"{place} has format {manifest.format}, this version reads {FORMAT}: build it again")
+        raise RepositoryError(f"{place} has format {manifest.format}, and this version reads {FORMAT}: build it again")
     for name in manifest.files:
         check_file_name(name)
     return manifest
@@ -74,7 +74,8 @@ def check_file_name(name: str) -> None:
     parts = name.split("/")
     if len(parts) > 2 or not all(NAME.fullmatch(part) for part in parts):
         raise RepositoryError(
-            f"{name[:200]!r} is no file name of a model directory: use letters, digits, '.', '_', '-', at most one '/'"
+            f"{name[:200]!r} is not a valid file name in a model directory: use letters, digits, '.', '_', '-', at "
+            "most one '/'"
         )
 
 
@@ -101,7 +102,7 @@ def verify(directory: Path, manifest: Manifest) -> None:
                 f"{path} is missing though the manifest lists it: restore it or build the model again"
             )
         if not path.resolve().is_relative_to(root):
-            raise RepositoryError(f"{path} is a link that leads out of the model directory: put the file itself there")
+            raise RepositoryError(f"{path} is a link that leads out of the model directory: replace it by the file")
         if path.stat().st_size != entry.bytes or _sha256(path) != entry.sha256:
             raise RepositoryError(f"{path} differs from the manifest: it was altered or half copied, build it again")
 
@@ -144,7 +145,7 @@ class ModelDirectory:
                     raise
             else:
                 return cls(path, manifest.files)
-        raise RepositoryError(f"{path} is replaced faster than it can be read: try again later")
+        raise RepositoryError(f"{path} changes faster than it can be read: try again later")
 
     @classmethod
     def create(cls, path: Path | str, files: Mapping[str, bytes | Writer], *, replace: bool = True) -> "ModelDirectory":
@@ -190,7 +191,7 @@ class ModelDirectory:
         data = (self.path / name).read_bytes()
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise RepositoryError(
-                f"{self.path / name} differs from the manifest: it was altered, build the model again"
+                f"{self.path / name} differs from the manifest: it was changed; build the model again"
             )
         return data
 
@@ -199,7 +200,7 @@ class ModelDirectory:
         try:
             return msgspec.json.decode(self.read(name, most=MOST_JSON_BYTES), type=type_)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise RepositoryError(f"{self.path / name} is broken ({error}): build the model again") from error
+            raise RepositoryError(f"{self.path / name} is invalid ({error}): build the model again") from error
 
     def write_files(self, files: Mapping[str, bytes], *, remove: Iterable[str] = ()) -> "ModelDirectory":
         """Add, replace and remove files; return the directory as it is afterwards.
@@ -221,7 +222,7 @@ def _check_names(path: Path, names: Iterable[str]) -> None:
     for name in names:
         check_file_name(name)
         if name == MANIFEST:
-            raise RepositoryError(f"{path}: {MANIFEST} cannot list itself; give the file another name")
+            raise RepositoryError(f"{path}: {MANIFEST} cannot list itself: give the file another name")
         if not (path / name).parent.resolve().is_relative_to(path.resolve()):
             raise RepositoryError(f"{path / name} leads out of the model directory through a link: remove the link")
 
@@ -295,8 +296,8 @@ def _finish(path: Path) -> None:
             _move_on(path)
     except OSError as error:
         raise RepositoryError(
-            f"{path} is only half replaced, and that cannot be completed ({error}): run `latebind models` on it as who "
-            "may write there"
+            f"{path} is only half replaced, and that cannot be completed ({error}): run `latebind models` on it as a "
+            "user who may write there"
         ) from error
 
 
@@ -340,7 +341,7 @@ def _locked(path: Path, *, seconds: float) -> Iterator[bool]:
                 locked = True
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise TimeoutError(EAGAIN, "another process has it for too long", str(path)) from None
+                    raise TimeoutError(EAGAIN, "another process locks it for too long", str(path)) from None
                 time.sleep(0.01)
             except OSError:
                 break

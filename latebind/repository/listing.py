@@ -38,7 +38,7 @@ class Repository:
     def models(self) -> tuple[Listed, ...]:
         """Return all models and versions, by name and then by ascending number; raises if the root does not exist."""
         if not self._root.is_dir():
-            raise RepositoryError(f"{self._root} is not a directory: give the folder in which the models are")
+            raise RepositoryError(f"{self._root} is not a directory: give the folder that contains the models")
         return tuple(listed for folder in self._folders() for listed in self._versions(folder.name))
 
     def names(self) -> list[str]:
@@ -47,20 +47,20 @@ class Repository:
 
     def passed_over(self, names: Sequence[str] = ()) -> tuple[str, ...]:
         """Return for each folder that looks like a version of these models (none: of all) why it is none."""
-        told = []
+        notes = []
         for folder in self._folders():
             if (names and folder.name not in names) or not is_inside(folder, self._root):
                 continue
             for path in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
                 complete, reason = (path / MANIFEST).is_file(), ""
                 if not VERSION.fullmatch(path.name):
-                    reason = "the name of a version is a number: rename it" if complete else ""
+                    reason = "a version must be named by a number: rename it" if complete else ""
                 elif not is_inside(path, self._root):
-                    reason = "it is a link that leads out of the repository: put there what it leads to"
+                    reason = "it is a link that leads out of the repository: replace it by its target"
                 elif not complete:
-                    reason = f"it has no {MANIFEST}, so it was not written to its end: build or copy it again"
-                told += [f"{path} is passed over: {reason}"] if reason else []
-        return tuple(told)
+                    reason = f"it has no {MANIFEST}, so it is incomplete: build or copy it again"
+                notes += [f"{path} is skipped: {reason}"] if reason else []
+        return tuple(notes)
 
     def open(self, name: str, version: str | None = None) -> ModelDirectory:
         """Verify and return a model, by default its newest version; raises `NotFound` with what exists."""
@@ -82,7 +82,7 @@ class Repository:
                 "a version is a number"
             )
         if self._root.exists() and not self._root.is_dir():
-            raise RepositoryError(f"{self._root} is a file: name a folder for models, which is made if it is not there")
+            raise RepositoryError(f"{self._root} is a file: name a folder for models, which is created if needed")
         return self._root / name / version
 
     def _folders(self) -> list[Path]:
@@ -110,7 +110,7 @@ def is_inside(path: Path, root: Path) -> bool:
 def check_inside(path: Path, root: Path) -> None:
     """Raise `RepositoryError` unless a path, with all links followed, is under the root."""
     if not is_inside(path, root):
-        raise RepositoryError(f"{path} is a link that leads out of the repository: put there what it leads to")
+        raise RepositoryError(f"{path} is a link that leads out of the repository: replace it by its target")
 
 
 NEWEST: Mapping[str, str] = {}  # no model is wanted in a version of another number
@@ -126,7 +126,7 @@ def find_models(place: Path, names: Sequence[str] | None = None, versions: Mappi
     repository = Repository(place)
     wanted = names or repository.names()
     if not wanted:
-        raise RepositoryError(f"{place} holds no model: make one with `latebind build`")
+        raise RepositoryError(f"{place} contains no model: make one with `latebind build`")
     return [repository.open(name, versions.get(name)).path for name in wanted]
 
 
@@ -158,7 +158,7 @@ def find_served(
             raise
         whole = [_name(directory.path) for directory in sort_out(place)[0]]
         others = [*whole, *(query_name(path) for path in queries if set(model_names(path)) <= set(whole))]
-        how = f". To serve the others: {' '.join(f'--model {name}' for name in others)}" if others else ""
+        how = f". To serve only the others: {' '.join(f'--model {name}' for name in others)}" if others else ""
         raise RepositoryError(f"{error}{how}") from None
 
 
@@ -176,7 +176,7 @@ def sort_out(place: Path) -> tuple[list[ModelDirectory], dict[str, str]]:
         except RepositoryError as error:
             wrong[name] = str(error)
     if not whole and not wrong:
-        raise RepositoryError(f"{place} holds no model: make one with `latebind build`")
+        raise RepositoryError(f"{place} contains no model: make one with `latebind build`")
     return whole, wrong
 
 
@@ -362,7 +362,7 @@ class Selection:
 
     def explain(self, error: LatebindError | OSError) -> str:
         """Return an error's message for clients: without the path of the repository."""
-        return _told_from(self.place, _told_from(self.place.resolve(), str(error)))
+        return _relative_to(self.place, _relative_to(self.place.resolve(), str(error)))
 
 
 def _name(directory: Path) -> str:
@@ -371,7 +371,7 @@ def _name(directory: Path) -> str:
     return directory.parent.name if directory.name.isdecimal() else directory.name
 
 
-def _told_from(place: Path, message: str) -> str:
+def _relative_to(place: Path, message: str) -> str:
     """Return the message with paths as they are from this folder."""
     path = rf"(?<![\w./-]){re.escape(str(place))}"
     message = re.sub(f"{path}/", "", message)

@@ -89,7 +89,9 @@ class Remote:
         with self._reading(place), self._files.open(f"{self._root}/{place}", "rb") as file:
             data: bytes = file.read(most + 1)
         if len(data) > most:
-            raise RepositoryError(f"{self.shown}/{place} is larger than {most} bytes: that is no such file")
+            raise RepositoryError(
+                f"{self.shown}/{place} is larger than {most} bytes, which is not plausible: upload it again"
+            )
         return data
 
     def fetch(self, place: str, entry: FileEntry, to: Path) -> None:
@@ -103,7 +105,8 @@ class Remote:
                 target.write(piece)
         if left != 0 or digest.hexdigest() != entry.sha256:
             raise RepositoryError(
-                f"{self.shown}/{place} differs from the manifest: it was altered or is half uploaded, upload it again"
+                f"{self.shown}/{place} differs from the manifest: it was changed or only partly uploaded; "
+                "upload it again"
             )
 
     @contextmanager
@@ -112,8 +115,8 @@ class Remote:
         try:
             yield
         except Exception as error:
-            told = CREDENTIALS.sub("", f"{type(error).__name__}: {error}")
-            raise RepositoryError(f"{self.shown} cannot be read ({what}: {told})") from error
+            message = CREDENTIALS.sub("", f"{type(error).__name__}: {error}")
+            raise RepositoryError(f"{self.shown} cannot be read ({what}: {message})") from error
 
 
 def arrange(files: Mapping[str, int], root: str) -> RemoteListing:
@@ -175,7 +178,7 @@ class Mirror:
             fcntl.flock(lock, fcntl.LOCK_EX)  # against other processes; released however this one ends
             there, queries_there = self._remote.look()
             if not there:
-                raise RepositoryError(f"{self._remote.shown} holds no model: put there what `latebind build` made")
+                raise RepositoryError(f"{self._remote.shown} contains no model: upload what `latebind build` made")
             self._fetch_queries(queries_there)
             queries = find_queries(self.folder, names) if names else []
             wanted = {*names, *(model for path in queries for model in model_names(path))}  # with none, all are
@@ -185,7 +188,7 @@ class Mirror:
             if held > self._most:
                 raise RepositoryError(
                     f"{self._remote.shown} holds {held} bytes to be served and {self._most} are allowed: "
-                    "raise --cache-size, name models with --model, or remove old versions there"
+                    "raise --cache-size, name models with --model, or remove old versions from it"
                 )
             new = [(found, manifest) for found, manifest in whole if self._local_manifest(found) != manifest]
             fetched, free = _bytes(manifest for _, manifest in new), shutil.disk_usage(self.folder).free
@@ -211,11 +214,11 @@ class Mirror:
         try:
             manifest = manifest_in(self._remote.read(place, MAX_MANIFEST_BYTES), f"{self._remote.shown}/{place}")
         except RepositoryError as error:
-            logger.error("%s version %s stays as it is: %s", found.name, found.version, error)
+            logger.error("%s version %s was not changed: %s", found.name, found.version, error)
             return None
         for name, entry in manifest.files.items():
             if found.files.get(name) != entry.bytes:
-                logger.warning("%s version %s is not whole yet: %s is on its way", found.name, found.version, name)
+                logger.warning("%s version %s is not complete yet: %s is missing", found.name, found.version, name)
                 return None
         return manifest
 
@@ -238,7 +241,7 @@ class Mirror:
         try:
             ModelDirectory.create(self._path(found), files)
         except RepositoryError as error:
-            logger.error("%s version %s stays as it is: %s", found.name, found.version, error)
+            logger.error("%s version %s was not changed: %s", found.name, found.version, error)
 
     def _drop(self, versions: Iterable[RemoteVersion], queries: Collection[str]) -> None:
         """Remove versions and queries that have gone there, and unfinished ones here."""
@@ -299,7 +302,7 @@ class MirroredSelection(Selection):
         except RepositoryError as error:
             if needed:
                 raise
-            logger.error("%s: what was fetched before counts", error)
+            logger.error("%s: using what was fetched before", error)
 
 
 def open_selection(place: str, names: Sequence[str], config: RepositoryConfig) -> Selection:

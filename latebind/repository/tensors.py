@@ -60,11 +60,11 @@ class MappedFile:
 
     def __init__(self, directory: ModelDirectory, name: str, *, cached: bool = True) -> None:
         if not sys.platform.startswith("linux"):
-            raise ConfigError("a bound on memory needs Linux, which gives pages of files back: serve without --memory")
+            raise ConfigError("a memory limit needs Linux, which can release pages of files: serve without --memory")
         self.path = directory.path / name
         self._file = self.path.open("rb")
         if hashlib.file_digest(self._file, "sha256").hexdigest() != directory.files[name].sha256:
-            raise RepositoryError(f"{self.path} differs from the manifest: it was altered, build the model again")
+            raise RepositoryError(f"{self.path} differs from the manifest: it was changed; build the model again")
         self._stays_cached = cached
         self._known = self._stamp()
         self.memory = mmap.mmap(self._file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
@@ -91,7 +91,7 @@ class MappedFile:
         none of the pages is held.
         """
         if self._stamp() != self._known:
-            raise RepositoryError(f"{self.path} was altered while it is served: restore it and restart the server")
+            raise RepositoryError(f"{self.path} was changed while it is served: restore it and restart the server")
         read = BytesRead(PAGE * sum(map(len, runs)), PAGE * sum(map(self._cached, runs)))
         self._count(runs, 1)
         try:
@@ -99,8 +99,8 @@ class MappedFile:
                 self._populate(run)
         except OSError as error:
             self.release(runs)
-            raise RepositoryError(f"{self.path} cannot be read ({error.strerror}): look after the disk") from error
-        self._drop()  # the kernel maps neighbouring pages as well
+            raise RepositoryError(f"{self.path} cannot be read ({error.strerror}): check the disk") from error
+        self._drop()  # the kernel maps neighboring pages as well
         return read
 
     def release(self, runs: Runs) -> None:
@@ -199,7 +199,7 @@ def _read(directory: ModelDirectory, name: str) -> dict[str, tuple[Array, str]]:
         return {one: (_view(data, start, found).copy(), DTYPES[found.dtype]) for one, found in described.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, ValueError) as error:
         raise RepositoryError(
-            f"{directory.path / name} is no safetensors file ({error!s:.200}): build it again"
+            f"{directory.path / name} is not a safetensors file ({error!s:.200}): build it again"
         ) from error
 
 
@@ -306,7 +306,9 @@ class MappedTensors(Mapping[str, "Tensor"]):
             self._spans, self.arrays, self._dtypes = _views(self._file.memory)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError, ValueError, RuntimeError) as error:
             path = directory.path / name
-            raise RepositoryError(f"{path} is no safetensors file ({error!s:.200}): build the model again") from error
+            raise RepositoryError(
+                f"{path} is not a safetensors file ({error!s:.200}): build the model again"
+            ) from error
         self._file.release(())  # frees the pages of the description
 
     def __getitem__(self, name: str) -> "Tensor":
@@ -348,7 +350,7 @@ def _views(memory: mmap.mmap) -> tuple[dict[str, tuple[int, int]], dict[str, Arr
 def _described(memory: bytes | mmap.mmap) -> tuple[int, dict[str, _Described]]:
     """Return where the numbers begin, and what a file says of each tensor; raises if they do not fill it, one by one.
 
-    Tensors that overlap would be one memory for two weights: whoever changes one in place changes the other.
+    Tensors that overlap would be one memory for two weights: changing one in place changes the other.
     """
     length = int.from_bytes(memory[:HEADER], "little")
     if length > min(MOST_HEADER, len(memory) - HEADER):
@@ -362,7 +364,7 @@ def _described(memory: bytes | mmap.mmap) -> tuple[int, dict[str, _Described]]:
         first, end = found.data_offsets
         size = prod(found.shape) * ITEM_BYTES[DTYPES[found.dtype]]
         if first != place or end - first != size:
-            raise ValueError(f"{name!r:.100} lies where it cannot")
+            raise ValueError(f"{name!r:.100} is out of place")
         place = end
     if start + place != len(memory):
         raise ValueError(f"its tensors end at {start + place}, the file at {len(memory)}")

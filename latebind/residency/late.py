@@ -1,4 +1,4 @@
-"""`late`: evicts single pieces, those first that are worth least until their model runs again, knowing who waits.
+"""`late`: evicts single pieces, first those worth least until their model runs again, given the waiting requests.
 
 The worth of a byte is the seconds that it takes to load it again (of a learned cache: that it saves a request), divided
 by the time until its model is requested next. For a model that requests wait for, that is the time to serve the

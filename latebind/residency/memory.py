@@ -22,7 +22,7 @@ class ModelState:
     `resident` are the pieces that are in memory, `loading` those whose load is under way. Nothing of a `pinned` model
     may be evicted. The requests that have started need the pieces of stage `needed_from` and later. `waiting` requests
     for the model have not started. `queue_position` is the number of requests that arrived between the oldest waiting
-    request of all models and the oldest one of this model; None where policies are not told.
+    request of all models and the oldest one of this model; None if policies do not get them.
     """
 
     def __init__(self, name: str, footprint: Footprint) -> None:

@@ -27,7 +27,7 @@ class EvictionPolicy(Protocol):
     whole: bool
 
     def requested(self, model: ModelState, now: float) -> None:
-        """Note one request for `model`; several that arrive together are told one by one."""
+        """Record one request for `model`; several that arrive together are reported one by one."""
 
     def loaded(self, model: ModelState, now: float) -> None:
         """Note that pieces of `model` have been loaded."""

@@ -1,1 +1,1 @@
-"""Sequence models: read an input of any length once, then write token by token until the answer is complete."""
+"""Sequence models: read an input of any length once, then generate token by token until the answer is complete."""

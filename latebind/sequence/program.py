@@ -1,4 +1,4 @@
-"""A loaded sequence model, how a worker decodes many requests with it, and what that costs here.
+"""A loaded sequence model, how a worker decodes many requests with it, and the measured costs.
 
 It is a chain of two stages, the encoder and a step, which is repeated. Decoding is greedy, each request at its own
 position.

@@ -1,4 +1,4 @@
-"""The state of requests that are being decoded: the parts that it consists of, and the rows that hold it."""
+"""The state of requests that are being decoded: its parts, and the rows that hold it."""
 
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""The frontend: what clients see of latebind. It translates, decides nothing, and has the engine behind a `Gateway`."""
+"""The frontend: what clients see of latebind. It translates, decides nothing, and reaches the engine by a `Gateway`."""

@@ -1,4 +1,4 @@
-"""Who may call what, over any transport: bearer tokens, TLS, the kinds of calls; and what a configuration exposes."""
+"""Which callers may make which calls, over any transport: tokens, TLS, kinds of calls; what a configuration exposes."""
 
 import hashlib
 import hmac
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class Access(Enum):
-    """What a caller has to show for a call of this kind."""
+    """What a caller has to present for a call of this kind."""
 
-    OPEN = "nothing: health, which probes ask for, and the files of the dashboard, which tell nothing"
-    ORDINARY = "the token, where there is one"
-    MUTATING = "the admin's token, or the token where there is no other"
+    OPEN = "nothing: health, for probes, and the files of the dashboard, which contain no data"
+    ORDINARY = "the token, if there is one"
+    MUTATING = "the admin token, or the token if there is no other"
 
 
 class Guard:
@@ -67,7 +67,7 @@ class Guard:
         }
 
     def asks(self, access: Access) -> bool:
-        """Tell whether such a call needs a token."""
+        """Return whether such a call needs a token."""
         return bool(self._keys[access]) or (self._closed and access is Access.MUTATING)
 
     def check(self, access: Access, authorization: bytes | None) -> None:
@@ -76,7 +76,7 @@ class Guard:
         Raises `TurnedOff` if no token would be.
         """
         if self._closed and access is Access.MUTATING:
-            raise TurnedOff("this call changes the server, which others reach: start it with --admin-token-file")
+            raise TurnedOff("this call changes the server, which others can reach: start it with --admin-token-file")
         keys = self._keys[access]
         if not keys:
             return
@@ -84,7 +84,7 @@ class Guard:
             raise Denied("this call needs a token: send it as Authorization: Bearer TOKEN")
         shown = _digest(authorization[len(SCHEME) :].strip(b" "))
         if not any(hmac.compare_digest(shown, key) for key in keys):
-            raise Denied(f"the token is not good for this call, which needs {access.value}")
+            raise Denied(f"the token is not valid for this call, which needs {access.value}")
 
 
 def read_tokens(path: Path) -> list[str]:
@@ -98,11 +98,15 @@ def read_tokens(path: Path) -> list[str]:
         tokens, mode = [], 0
     tokens = [text for token in tokens if (text := token.strip())]
     if not tokens or not all(map(TOKEN.fullmatch, tokens)):
-        raise ConfigError(f"token file {path} has not a token on each line, of letters, digits and ._~+/-: write one")
+        raise ConfigError(
+            f"token file {path} does not have a token on each line, of letters, digits and ._~+/-: write one"
+        )
     if len(tokens) > MOST_TOKENS:
-        raise ConfigError(f"token file {path} has {len(tokens)} tokens: leave {MOST_TOKENS} of them at most")
+        raise ConfigError(f"token file {path} has {len(tokens)} tokens: keep at most {MOST_TOKENS}")
     if min(map(len, tokens)) < SHORTEST:
-        raise ConfigError(f"a token in {path} has under {SHORTEST} characters: make one with `openssl rand -hex 32`")
+        raise ConfigError(
+            f"a token in {path} has fewer than {SHORTEST} characters: make one with `openssl rand -hex 32`"
+        )
     if mode & stat.S_IROTH:
         log.warning("everybody on this machine may read the token in %s: chmod 600 it", path)
     return tokens
@@ -140,11 +144,13 @@ def check_exposure(config: FrontendConfig) -> None:
     if (config.manage or config.shared_memory) and not config.admin_token_file:
         what = "server.manage" if config.manage else "server.shared_memory"
         raise ConfigError(
-            f"{what} would be for whoever can reach {config.host}: give --admin-token-file, or listen on 127.0.0.1"
+            f"{what} would be open to anyone who can reach {config.host}: give --admin-token-file, or listen on "
+            "127.0.0.1"
         )
     if not (config.token_file or config.tls_client_ca):
-        log.warning("whoever can reach %s may use every model: give --token-file, or --host 127.0.0.1", config.host)
+        log.warning("anyone who can reach %s may use every model: give --token-file, or --host 127.0.0.1", config.host)
     elif config.token_file and not config.tls_cert:
         log.warning(
-            "tokens cross the network in the clear: give --tls-cert and --tls-key, or put TLS before the frontend"
+            "tokens cross the network unencrypted: give --tls-cert and --tls-key, or put a TLS proxy in front of the "
+            "server"
         )

@@ -1,4 +1,4 @@
-"""A call of one model, over any transport: its tensors are checked before arrays are made, and its outputs chosen."""
+"""A call of one model, over any transport: checks its tensors before arrays are made, and selects its outputs."""
 
 import re
 import time
@@ -80,7 +80,7 @@ class Tensor:
     def rows(self, datatype: str, shape: Sequence[int], *, max_rows: int) -> int:
         """Return how many rows a client's tensor has. Raises `InvalidRequest` if it does not fit this tensor.
 
-        Whether the sizes of named dimensions are allowed is for `Calls` to tell, which sees all inputs.
+        `Calls`, which sees all inputs, checks whether the sizes of named dimensions are allowed.
         """
         if datatype != self.datatype:
             known = "" if datatype in DATATYPES.values() else ", which is not served"
@@ -128,12 +128,12 @@ class Tensor:
             return
         for row in rows:
             if self.datatype == "BOOL" and row.size and row.view(np.uint8).max() > 1:
-                raise InvalidRequest(f"{self.title} has a byte above 1: BOOL knows 0 and 1")
+                raise InvalidRequest(f"{self.title} has a byte above 1: BOOL is 0 or 1")
             if self._is_limited:
                 self._check_limit(row)
 
     def shape_in(self, data: bytes) -> tuple[int, ...]:
-        """Return the shape that nested JSON arrays have, as far as their first elements tell."""
+        """Return the shape that nested JSON arrays have according to their first elements."""
         try:
             values: Any = self._nested.decode(data)
         except (ValueError, RecursionError) as error:
@@ -151,7 +151,7 @@ class Tensor:
         items = prod(shape)
         commas = data.count(b",")  # one less than numbers, however they are nested
         if commas >= max(items, 1):
-            raise InvalidRequest(f"{self.title} has {commas + 1} values: its shape asks for {items}")
+            raise InvalidRequest(f"{self.title} has {commas + 1} values: its shape needs {items}")
         is_nested = NESTED.match(data) is not None
         try:
             array = self._array(self._nested.decode(data)) if is_nested else self._flat_array(self._flat.decode(data))
@@ -163,7 +163,7 @@ class Tensor:
                 known: Any = np.iinfo(self.dtype) if self.dtype.kind in "iu" else np.finfo(self.dtype)
                 why = f"values must be {known.min} to {known.max}"
             elif isinstance(error, ValueError) and not isinstance(error, msgspec.MsgspecError):  # numpy's own
-                why = "lists beside each other differ in length"
+                why = "lists on the same level differ in length"
             raise self._not_such(why) from None
         if array.size != items or (is_nested and array.shape != tuple(shape)):
             raise InvalidRequest(f"{self.title}: data has shape {list(array.shape)}, but `shape` says {list(shape)}")
@@ -188,7 +188,7 @@ class Tensor:
             raise FloatingPointError from None
 
     def _fits(self, row: tuple[int, ...]) -> bool:
-        """Tell whether rows of this shape are rows of the tensor, whatever the sizes of named dimensions."""
+        """Return whether rows of this shape are rows of the tensor, whatever the sizes of named dimensions."""
         if not self._named:
             return row == self.shape
         fixed = [(place, size) for place, size in enumerate(self._sizes) if isinstance(size, int)]
@@ -241,15 +241,17 @@ class RawElements(msgspec.Struct, frozen=True):
         for number in range(self.count):
             begin = at + LENGTH_BYTES
             if begin > len(data):
-                raise InvalidRequest(f"{title} has {number} elements and a rest: its shape asks for {self.count}")
+                raise InvalidRequest(
+                    f"{title} has {number} complete elements and some bytes: its shape needs {self.count}"
+                )
             size = int.from_bytes(data[at:begin], "little")
             at = begin + size
             if at > len(data):
-                there = f"and {len(data) - begin} are there"
-                raise InvalidRequest(f"element {number} of {title} is said to have {size} bytes, {there}")
+                there = f"but {len(data) - begin} are left"
+                raise InvalidRequest(f"element {number} of {title} has a stated length of {size} bytes, {there}")
             found.append(bytes(data[begin:at]))
         if at != len(data):
-            raise InvalidRequest(f"{title} has {len(data) - at} bytes behind the {self.count} elements of its shape")
+            raise InvalidRequest(f"{title} has {len(data) - at} bytes after the {self.count} elements of its shape")
         return elements_of(self.input, found)
 
 
@@ -262,8 +264,8 @@ def elements_of(given: RawInput, elements: Sequence[bytes]) -> Sequence[Raw]:
         try:
             found.append(element.decode())
         except UnicodeDecodeError as error:
-            told = f"no UTF-8 at byte {error.start}: encode it as that"
-            raise InvalidRequest(f"element {number} of input {given.name!r} is {told}") from None
+            problem = f"not UTF-8 at byte {error.start}: encode it as UTF-8"
+            raise InvalidRequest(f"element {number} of input {given.name!r} is {problem}") from None
     return found
 
 
@@ -279,13 +281,13 @@ def elements_from_json(given: RawInput, count: int, data: bytes, *, base64: bool
             'parameter {"content_type": "base64"}'
         )
     if (data.count(b'"') - data.count(rb"\"")) // 2 > count:  # before any is made; a text may have commas
-        raise InvalidRequest(f"{title} has more elements than its shape asks for: {count}")
+        raise InvalidRequest(f"{title} has more elements than its shape: {count}")
     try:
         found = [one for (one,) in NESTED_TEXTS.decode(data)] if NESTED.match(data) else TEXTS.decode(data)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"{title} has data that are not BYTES: {error}") from None
     if len(found) != count:
-        raise InvalidRequest(f"{title} has {len(found)} elements: its shape asks for {count}")
+        raise InvalidRequest(f"{title} has {len(found)} elements: its shape needs {count}")
     if not base64:
         return found
     decoded = []
@@ -293,7 +295,9 @@ def elements_from_json(given: RawInput, count: int, data: bytes, *, base64: bool
         try:
             decoded.append(b64decode(element, validate=True))
         except ValueError:
-            raise InvalidRequest(f"element {number} of {title} is no base64: encode it so, with padding") from None
+            raise InvalidRequest(
+                f"element {number} of {title} is not base64: encode it as base64, with padding"
+            ) from None
     return elements_of(given, decoded)
 
 
@@ -371,7 +375,7 @@ def with_time_waited(call: Stated, said: str | bytes | None) -> Stated:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise InvalidRequest(f"the header {WAITED_HEADER.decode()} is no number of seconds")
+        raise InvalidRequest(f"the header {WAITED_HEADER.decode()} is not a number of seconds")
     return structs.replace(call, waited=seconds)
 
 
@@ -436,7 +440,7 @@ class Calls:
         return list(found.values()), rows, dims
 
     def has_raw(self, given: Iterable[tuple[str, str]]) -> bool:
-        """Tell whether a call with inputs of these names and datatypes has raw ones."""
+        """Return whether a call with inputs of these names and datatypes has raw ones."""
         return any(name in self.raw and (kind == BYTES or name not in self.inputs) for name, kind in given)
 
     def match_raw(self, given: Iterable[tuple[str, str, Sequence[int]]]) -> tuple[list[RawInput], int]:
@@ -446,10 +450,8 @@ class Calls:
         for name, datatype, shape in given:
             one = self.raw.get(name)
             if one is None:
-                beside = f"{list(self.raw)} take the place of {list(self.inputs)}"
-                raise InvalidRequest(
-                    f"{self.spec.name!r} has no input {name!r:.100} beside those that it reads: {beside}"
-                )
+                takes = f"{list(self.raw)}, or {list(self.inputs)} in their place"
+                raise InvalidRequest(f"{self.spec.name!r} does not read an input {name!r:.100}: send {takes}")
             if name in found:
                 raise InvalidRequest(f"input {name!r} is given twice")
             if datatype != BYTES:
@@ -479,7 +481,7 @@ class Calls:
         found, needed = self._regions.place(reference), tensor.bytes_of(shape)
         if found.size != needed:
             stated = f"{tensor.title} has a shared_memory_byte_size of {found.size}"
-            raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
+            raise InvalidRequest(f"{stated}: its shape and datatype need {needed}")
         return found
 
     def wanted(self, asked: Iterable[RequestedOutput], *, binary: bool) -> tuple[CallOutput, ...]:
@@ -488,14 +490,14 @@ class Calls:
         for one in asked:
             tensor = _known(self.outputs, one.name, "output", self.spec)
             if one.name in wanted:
-                raise InvalidRequest(f"output {one.name!r} is asked for twice")
+                raise InvalidRequest(f"output {one.name!r} is requested twice")
             wishes = one.parameters or NO_WISHES
             classes, most, reference = wishes.classification, self._limits.classes, wishes.reference()
             if not 0 <= classes <= most:
                 raise InvalidRequest(f"{tensor.title}: classification is {classes!s:.40}: ask for 1 to {most} classes")
             if classes and tensor.datatype in {"BOOL", BYTES}:
                 stated = f"{tensor.title} is {tensor.datatype}"
-                raise InvalidRequest(f"{stated}, of which no class is best: leave classification out")
+                raise InvalidRequest(f"{stated}, which has no classes: leave classification out")
             place = None if reference is None else self._regions.place(reference)
             as_bytes = binary if wishes.binary_data is None else wishes.binary_data
             wanted[one.name] = CallOutput(tensor, as_bytes, classes, place)
@@ -504,7 +506,7 @@ class Calls:
             if not (output.binary or output.tensor.has_json or output.classes or output.place):
                 tensor = output.tensor
                 raise InvalidRequest(
-                    f"{tensor.title} is {tensor.datatype}, which has no JSON form: ask for binary data"
+                    f"{tensor.title} is {tensor.datatype}, which has no JSON form: request binary data"
                 )
         return found
 

@@ -82,7 +82,7 @@ class Dashboard:
         if not self._files:
             self._files = await asyncio.to_thread(_read)
         if name not in self._files:
-            raise NotFound("there is no such file of the dashboard")
+            raise NotFound("the dashboard has no such file")
         kind = TYPES[Path(name).suffix]
         return Reply(self._files[name], ((b"content-type", kind), AGAIN, *SAFE))
 
@@ -169,5 +169,5 @@ async def _plotly() -> Reply:
     try:
         script = await asyncio.to_thread(file.read_bytes)
     except OSError:
-        raise NotFound("the plotly that is installed has no script: pip install 'latebind[report]'") from None
+        raise NotFound("the installed plotly has no script: pip install 'latebind[report]'") from None
     return Reply(script, ((b"content-type", TYPES[".js"]), FOR_AN_HOUR, *SAFE))

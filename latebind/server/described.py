@@ -1,4 +1,4 @@
-"""An infer call as clients describe it, in JSON or in protobuf. Only classes: mypyc would drop their options."""
+"""An infer call as clients describe it, in JSON or protobuf. Only classes: mypyc would drop their options."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ class TensorParameters(msgspec.Struct, gc=False):
         if self.shared_memory_region is not None:
             return Reference(self.shared_memory_region, self.shared_memory_byte_size, self.shared_memory_offset)
         if self.shared_memory_byte_size is not None or self.shared_memory_offset:
-            raise InvalidRequest("a place in shared memory is given without its shared_memory_region")
+            raise InvalidRequest("shared memory parameters are given without shared_memory_region")
         return None
 
 

@@ -64,15 +64,15 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
     if spec.written is not None:
         text = {"name": TEXT_OUTPUT, "data_type": STRING, "dims": [1]}
         config["output"] = [*cast(list[object], config["output"]), text]
-    told = {dim.name: dim.written() for dim in spec.dims}
+    parameters = {dim.name: dim.written() for dim in spec.dims}
     if spec.about.raw:
         config["input"] = [
             {"name": one.name, "data_type": STRING, "dims": [1], **({"optional": True} if one.optional else {})}
             for one in spec.about.raw
         ]
-        told |= {one.name: f"{DATATYPES[one.dtype]} {[-1, *_dims(one)]}" for one in spec.inputs}
-    if told:
-        config["parameters"] = {name: {"string_value": value} for name, value in told.items()}
+        parameters |= {one.name: f"{DATATYPES[one.dtype]} {[-1, *_dims(one)]}" for one in spec.inputs}
+    if parameters:
+        config["parameters"] = {name: {"string_value": value} for name, value in parameters.items()}
     if spec.steps:
         config["ensemble_scheduling"] = {"step": _steps(spec, {model.name: model for model in models})}
     else:
@@ -86,11 +86,11 @@ def steps_as_parameters(rows: Sequence[Sequence[StepAnswer]], models: Mapping[st
 
     A row in which a step did not run has null in the lists of that step.
     """
-    told: list[dict[str, object]] = []
+    entries: list[dict[str, object]] = []
     for steps in rows:
-        told.append({"steps": ",".join([step.step for step in steps])})
+        entries.append({"steps": ",".join([step.step for step in steps])})
         for step in steps:
-            told[-1] |= {
+            entries[-1] |= {
                 f"{step.step}.model": step.model,
                 f"{step.step}.left_at": step.left_at,
                 f"{step.step}.stages": models[step.model].stages,
@@ -98,13 +98,13 @@ def steps_as_parameters(rows: Sequence[Sequence[StepAnswer]], models: Mapping[st
                 f"{step.step}.spent_ms": round(step.spent * 1e3, 3),
             }
             if step.fidelity is not None:
-                told[-1][f"{step.step}.fidelity"] = step.fidelity
+                entries[-1][f"{step.step}.fidelity"] = step.fidelity
             about = models[step.model].promised
             if about is not None and about.cosine is not None:
-                told[-1][f"{step.step}.cosine"] = about.cosine
-    if len(told) == 1:
-        return told[0]
-    return {key: [row.get(key) for row in told] for key in dict.fromkeys(key for row in told for key in row)}
+                entries[-1][f"{step.step}.cosine"] = about.cosine
+    if len(entries) == 1:
+        return entries[0]
+    return {key: [row.get(key) for row in entries] for key in dict.fromkeys(key for row in entries for key in row)}
 
 
 def _steps(spec: ModelSpec, models: Mapping[str, ModelSpec]) -> list[dict[str, object]]:

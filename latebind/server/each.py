@@ -1,4 +1,4 @@
-"""Rows of different sizes in one call: grouped by their sizes, asked by one version, and one by one on the way back."""
+"""Rows of different sizes in one call: grouped by size, answered by one version, and split again for the reply."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ def parts_of(spec: ModelSpec, rows: Sequence[Prepared], most: int) -> list[Part]
         try:
             shapes = tuple([row.tensors[name].shape for name in names])
         except KeyError as error:
-            raise Failed(f"{spec.name}: nothing is made for its input {error}: build the model again") from None
+            raise Failed(f"{spec.name}: preprocessing does not make its input {error}: build the model again") from None
         alike.setdefault(shapes, []).append(number)
     found = []
     for shapes, numbers in sorted(alike.items(), reverse=True):
@@ -52,7 +52,7 @@ def _check(tensor: TensorSpec, rows: Sequence[int], arrays: Sequence[Array]) -> 
     """Raise unless arrays of one shape, of these rows, have values that an input allows."""
     dtype = array_dtype(tensor.dtype)
     if any(array.dtype != dtype for array in arrays):
-        raise Failed(f"input {tensor.name!r} is not made as {tensor.dtype}: build the model again")
+        raise Failed(f"input {tensor.name!r} is not made with dtype {tensor.dtype}: build the model again")
     if not tensor.is_limited or not arrays[0].size:
         return
     arrays = [as_numbers(array, tensor.dtype) for array in arrays]
@@ -60,8 +60,8 @@ def _check(tensor: TensorSpec, rows: Sequence[int], arrays: Sequence[Array]) -> 
     if not tensor.allows(values.min().item(), values.max().item()):
         for number, array in zip(rows, arrays, strict=True):
             if not tensor.allows(array.min().item(), array.max().item()):
-                told = f"{array.min()} to {array.max()}: they must be {tensor.range()}"
-                raise InvalidRequest(f"row {number}: tensor {tensor.name!r} has values from {told}")
+                found = f"{array.min()} to {array.max()}: they must be {tensor.range()}"
+                raise InvalidRequest(f"row {number}: tensor {tensor.name!r} has values from {found}")
 
 
 def write(part: Part, rows: Sequence[Prepared], places: Mapping[str, Sequence[Array]]) -> None:
@@ -75,7 +75,9 @@ class Superseded(Unavailable):
     """A call that was made for a version which another has replaced meanwhile."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} became another while this request came: ask what it takes and send it again")
+        super().__init__(
+            f"{name} was replaced while this request arrived: read its metadata and send the request again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ def check_alike(rows: Sequence[Prepared], outputs: Sequence[TensorSpec]) -> None
     if len(shapes) > 1:
         raise InvalidRequest(
             f"output {vary[0]!r} is as large as its row, and the {len(rows)} rows of this call differ in size: send "
-            "each as a call of its own, or ask for other outputs"
+            "each as a separate call, or request other outputs"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a client is told of an error, over any transport: a message written for clients, or else only a request id."""
+"""What a client sees of an error, over any transport: a message written for clients, or only a request id."""
 
 import logging
 import re
@@ -13,20 +13,20 @@ log = logging.getLogger(__name__)
 
 
 class Reported(LatebindError):
-    """Stands for an error that clients must not see; its message has the id under which the log tells it."""
+    """Replaces an error that clients must not see; its message has the id under which the log has it."""
 
 
-# Errors whose message was written for clients. Of all others, clients are told only a request id.
+# Errors whose message was written for clients. For all others, clients get only a request id.
 FOR_CLIENTS = (UserError, Refused, Expired, StepFailed, Unavailable, NotFinite, Reported)
 
 
 def for_clients(error: Exception) -> LatebindError:
-    """Return the error that the client is told. One that was not written for clients is reported."""
+    """Return the error that the client gets. One that was not written for clients is logged."""
     return error if isinstance(error, FOR_CLIENTS) else Reported(report(error))
 
 
 def report(error: Exception) -> str:
-    """Log an unexpected error and return what the client is told: a request id, its own if that is safe to show."""
+    """Log an unexpected error and return what the client gets: a request id, its own if that is safe to show."""
     found = request_id(REQUEST.get())  # of the request that this task answers
     log.error("request %s failed", found, exc_info=error, extra={"request": found})
     return f"internal error, request id {found}"

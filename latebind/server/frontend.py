@@ -1,4 +1,4 @@
-"""The frontend: the HTTP application on a socket of its own, drained before it closes.
+"""The frontend: the HTTP application on its own socket, drained before it closes.
 
 Where gRPC is configured, the server of `rpc/server.py` opens and closes with it.
 """
@@ -93,7 +93,7 @@ class Frontend:
 
             self._rpc = rpc.RpcServer(self._service, self._config, self._limits, security, methods)
         self._socket: socket.socket | None = None
-        self._told = asyncio.Event()  # to close
+        self._closing_began = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
         self.hurried = False
 
@@ -129,7 +129,7 @@ class Frontend:
         self._service.drain()
         if self._closing is None:
             self._closing = asyncio.create_task(self._app.close())
-            self._told.set()
+            self._closing_began.set()
         if self._rpc is not None:
             self._rpc.close()
 
@@ -149,7 +149,7 @@ class Frontend:
 
     async def closed(self) -> None:
         """Return when the frontend is closed and everything under way has ended."""
-        await self._told.wait()
+        await self._closing_began.wait()
         assert self._closing is not None
         await self._closing
         self._remove()

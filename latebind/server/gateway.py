@@ -1,4 +1,4 @@
-"""What the frontend asks of the engine, and what it gets back. Only types; `latebind.engine` has the implementation."""
+"""The interface between frontend and engine. Only types; `latebind.engine` has the implementation."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -162,7 +162,7 @@ class Snapshot(TypedDict):
 
     `batching` counts how sub-batches of each model changed: `merges` of two that became one, `preemptions` of those
     that rested so that newer requests could catch up, `refills` of workers that still ran others. `memory` is there
-    where memory is limited. `age` is there if the engine has not answered: the figures are those that it told last, so
+    where memory is limited. `age` is there if the engine has not answered: the figures are its last ones, so
     many seconds ago. `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`.
     `restarts` counts how often the engine was replaced; `gpu` is the UUID of the GPU that it computes on.
     """
@@ -178,7 +178,7 @@ class Snapshot(TypedDict):
 
 
 class Claim(Protocol):
-    """Slots for the N rows of one call in the engine's memory. Whoever holds a claim releases it exactly once."""
+    """Slots for the N rows of one call in the engine's memory. The holder of a claim releases it exactly once."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -222,10 +222,10 @@ class Gateway(Protocol):
         """The models that are served, by name."""
 
     def live(self) -> bool:
-        """Tell whether the engine's process runs."""
+        """Return whether the engine's process runs."""
 
     def ready(self, model: str | None = None) -> bool:
-        """Tell whether requests for `model`, or for every model, can be answered."""
+        """Return whether requests for `model`, or for every model, can be answered."""
 
     def preprocessor(self, model: str) -> Preprocessor | None:
         """Return what makes rows of the raw inputs of a model in `models`; None of one that takes tensors alone."""
@@ -316,7 +316,7 @@ class AdaptationFigures(TypedDict):
 
     `fidelity` is the share of the last samples that were answered as the base model answers them; None before there are
     any. `lower` and `upper` bound it with 95 % confidence. The caches were chosen for a fidelity of `target` or more;
-    with a floor, that is the least that answers may be promised now, and `levels` tells of each.
+    with a floor, that is the lowest that may be promised now, and `levels` has each level.
     """
 
     version: str

@@ -65,7 +65,7 @@ class Limits:
 def body_too_large(limits: Limits) -> TooLarge:
     """Return the error for a body past its limit."""
     most = limits.body_bytes
-    return TooLarge(f"the body has more than {most} bytes: send fewer rows in a call, or name them in shared memory")
+    return TooLarge(f"the body has more than {most} bytes: send fewer rows in a call, or use shared memory")
 
 
 def most_rows(spec: ModelSpec, limits: Limits) -> int:
@@ -75,7 +75,7 @@ def most_rows(spec: ModelSpec, limits: Limits) -> int:
 
 
 def too_large_a_row(inputs: Iterable[TensorSpec], limits: Limits | None = None) -> str:
-    """Return what to tell of a model whose largest row is more than a body may have; "" of all others."""
+    """Return a warning about a model whose largest row does not fit in a body; "" for all others."""
     most, row = (limits or Limits()).body_bytes, sum(tensor.row_bytes for tensor in inputs)
     if row <= most:
         return ""

@@ -1,4 +1,4 @@
-"""The sockets that a server listens on: where it cannot, why not and what to do; and how many it may have open."""
+"""The sockets that a server listens on: errors with their reasons and advice, and how many may be open."""
 
 import errno
 import logging
@@ -16,11 +16,11 @@ BACKLOG = 2048  # connections that nobody has accepted yet
 OF_GROUP = 0o660  # who may connect to a Unix socket: the server's user and group
 LONGEST_PATH = 107  # bytes of the path of a Unix socket (unix(7))
 OTHERS = 256  # descriptors that are no connections: models, engines, logs
-TAKEN = "it is taken; name another port, or 0 for any that is free"
+TAKEN = "it is in use; choose another port, or 0 for any free one"
 WHY = {
     errno.EADDRINUSE: TAKEN,
-    errno.EADDRNOTAVAIL: "this machine has no such address; 127.0.0.1 is this machine alone, 0.0.0.0 all that it has",
-    errno.EACCES: "this user may not have it; take a port from 1024 on",
+    errno.EADDRNOTAVAIL: "this machine has no such address; use 127.0.0.1 for this machine only, 0.0.0.0 for all",
+    errno.EACCES: "this user may not use it; choose a port from 1024 on",
 }
 
 log = logging.getLogger(__name__)
@@ -74,19 +74,21 @@ def _check_path(path: str) -> None:
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             if not stat.S_ISSOCK(os.lstat(path).st_mode):
-                raise ConfigError(f"server.unix: {path} is there and is no socket: name another path, or remove it")
+                raise ConfigError(f"server.unix: {path} exists and is not a socket: name another path, or remove it")
             trial.setblocking(False)
             trial.connect(path)
         except FileNotFoundError:
             folder = os.path.dirname(os.path.abspath(path))
             if not os.access(folder, os.W_OK | os.X_OK):
-                raise ConfigError(f"server.unix: no file can be made in {folder}: make that folder writable") from None
+                raise ConfigError(
+                    f"server.unix: no file can be created in {folder}: make that folder writable"
+                ) from None
         except ConnectionRefusedError:
             pass  # nobody listens there any more
         except OSError as error:  # of another kind, or full
             raise ConfigError(f"server.unix: cannot listen at {path}: {error.strerror or error}") from None
         else:
-            raise ConfigError(f"server.unix: another process listens at {path}: end it, or name another path")
+            raise ConfigError(f"server.unix: another process listens at {path}: stop it, or name another path")
 
 
 def remove(path: str, made: int) -> None:

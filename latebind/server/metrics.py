@@ -1,7 +1,7 @@
-"""The engine's figures in Prometheus format, under latebind's names, and under Triton's where they mean the same.
+"""The engine's metrics in Prometheus format, under latebind's names, and under Triton's if they mean the same.
 
-Those of the machine are its processor and memory, and the GPU that the engine computes on: from NVIDIA's own library
-(NVML), which comes with the driver. What NVML does not know, as for a part of a GPU, is left out.
+Machine metrics are processor, memory, and the GPU that the engine computes on, from NVIDIA's own library
+(NVML), which comes with the driver. Values that NVML does not have, as for a part of a GPU, are left out.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -41,73 +41,78 @@ FAILURES = {
     "BACKEND": ("failed",),
     "OTHER": ("expired", "not_loaded"),
 }
-# Every family: its kind, what it is, its labels and, where it is one figure of the engine's as it stands, which one.
-# Those of Triton are of no kind, for a counter's name would get the suffix `_total`.
+# Every family: its kind, its help text, its labels and, if it is one figure of the engine unchanged, which one.
+# Triton's are untyped, because a counter's name would get the suffix `_total`.
 SIZE, STEP, GPU = (*MODEL, "size"), (*MODEL, "step"), ("gpu_uuid",)
 FAMILIES: dict[str, tuple[Any, ...]] = {
-    "latebind_requests": (Counter, "Requests by how they ended", (*MODEL, "outcome"), "requests"),
-    "latebind_left_at": (Counter, "Answers by the stage they left at", (*MODEL, "stage"), "left_at"),
-    "latebind_batches": (Counter, "Batches by size at their start", SIZE, "batches"),
+    "latebind_requests": (Counter, "Requests by outcome", (*MODEL, "outcome"), "requests"),
+    "latebind_left_at": (Counter, "Answers by the stage at which they left", (*MODEL, "stage"), "left_at"),
+    "latebind_batches": (Counter, "Batches by their size at the start", SIZE, "batches"),
     "latebind_promised": (
         Counter,
-        "Requests started, by the fidelity they are promised",
+        "Requests started, by promised fidelity",
         (*MODEL, "fidelity"),
         "promised",
     ),
     "latebind_stage_runs": (Counter, "Stages run, once per batch", MODEL, "stage_runs"),
     "latebind_row_stages": (Counter, "Stages run, once per request", MODEL, "row_stages"),
     "latebind_stage_failures": (Counter, "Stages that raised, once per batch", MODEL, "stage_failures"),
-    "latebind_pending_requests": (Gauge, "Requests accepted and not yet ended", MODEL, "pending"),
+    "latebind_pending_requests": (Gauge, "Requests in flight", MODEL, "pending"),
     "latebind_http_replies": (Counter, "HTTP replies by status", ("status",)),
-    "latebind_turned_away": (Counter, "Rows that never came to the engine, by why", (*MODEL, "reason"), "turned_away"),
+    "latebind_turned_away": (
+        Counter,
+        "Rows that never reached the engine, by reason",
+        (*MODEL, "reason"),
+        "turned_away",
+    ),
     "latebind_engine_restarts": (Counter, "Times the engine was replaced", ()),
     "latebind_figures_age_seconds": (Gauge, "Age of these figures; 0 while the engine answers", ()),
-    "latebind_latency_seconds": (Histogram, "Arrival to answer", MODEL, "latency_seconds"),
-    "latebind_queue_seconds": (Histogram, "Arrival to first stage", MODEL, "queue_seconds"),
-    "latebind_reading_seconds": (Histogram, "Texts, pictures and sounds of calls to tensors", MODEL),
+    "latebind_latency_seconds": (Histogram, "Time from arrival to answer", MODEL, "latency_seconds"),
+    "latebind_queue_seconds": (Histogram, "Time from arrival to the first stage", MODEL, "queue_seconds"),
+    "latebind_reading_seconds": (Histogram, "Time to convert texts, pictures and sounds of calls to tensors", MODEL),
     "latebind_admission_slack_seconds": (
         Histogram,
-        "Deadline left beyond the estimate, at arrival",
+        "Time to the deadline beyond the estimated time, on arrival",
         MODEL,
         "slack_seconds",
     ),
-    "latebind_tokens": (Counter, "Tokens written", MODEL, "tokens"),
-    "latebind_first_token_seconds": (Histogram, "Arrival to first token", MODEL, "first_token_seconds"),
-    "latebind_lengths": (Counter, "Lengths of answered requests, as tokens of texts", MODEL, "lengths"),
-    "latebind_run_lengths": (Counter, "Lengths of rows in stages run", MODEL, "run_lengths"),
-    "latebind_padded_lengths": (Counter, "The same, as the longest of each run", MODEL, "padded_lengths"),
-    "latebind_padding_ratio": (Gauge, "Padded lengths over lengths, since the start", MODEL),
-    "latebind_runs": (Counter, "Stages run, by how many requests were in it", SIZE, "runs"),
-    "latebind_run_seconds": (Counter, "Time of stages, by their requests", SIZE, "run_seconds"),
-    "latebind_merges": (Counter, "Times two sub-batches became one", MODEL, "merges"),
-    "latebind_preemptions": (Counter, "Times one rested for newcomers", MODEL, "preemptions"),
-    "latebind_refills": (Counter, "Requests that joined a worker at work", MODEL, "refills"),
+    "latebind_tokens": (Counter, "Tokens generated", MODEL, "tokens"),
+    "latebind_first_token_seconds": (Histogram, "Time from arrival to the first token", MODEL, "first_token_seconds"),
+    "latebind_lengths": (Counter, "Sum of the lengths of answered requests, such as tokens of texts", MODEL, "lengths"),
+    "latebind_run_lengths": (Counter, "Sum of the lengths of rows in stages run", MODEL, "run_lengths"),
+    "latebind_padded_lengths": (Counter, "The same, padded to the longest row of each run", MODEL, "padded_lengths"),
+    "latebind_padding_ratio": (Gauge, "Ratio of padded lengths to lengths since the start", MODEL),
+    "latebind_runs": (Counter, "Stages run, by number of requests", SIZE, "runs"),
+    "latebind_run_seconds": (Counter, "Time of stages run, by number of requests", SIZE, "run_seconds"),
+    "latebind_merges": (Counter, "Merges of two sub-batches", MODEL, "merges"),
+    "latebind_preemptions": (Counter, "Pauses of a sub-batch for new requests", MODEL, "preemptions"),
+    "latebind_refills": (Counter, "Requests that started on a busy worker", MODEL, "refills"),
     "latebind_query_steps": (
         Counter,
-        "Steps of queries by the model that answered",
+        "Steps of queries, by the model that answered",
         (*STEP, "answered_by"),
         "answered",
     ),
     "latebind_query_step_budget_seconds": (Counter, "Time planned for steps", STEP, "budget_seconds"),
     "latebind_query_step_seconds": (Histogram, "Time that steps took", STEP, "spent_seconds"),
-    "latebind_query_replans": (Counter, "Steps planned behind others", STEP, "replanned"),
-    "latebind_memory_budget_bytes": (Gauge, "What models may take together", (), "budget_bytes"),
-    "latebind_resident_bytes": (Gauge, "What is in memory", MODEL, "resident_bytes"),
-    "latebind_model_bytes": (Gauge, "What all of a model takes in memory", MODEL, "bytes"),
-    "latebind_evictions": (Counter, "Times pieces gave their memory back", MODEL, "evictions"),
+    "latebind_query_replans": (Counter, "Steps planned again after others had started", STEP, "replanned"),
+    "latebind_memory_budget_bytes": (Gauge, "Memory budget of all models together", (), "budget_bytes"),
+    "latebind_resident_bytes": (Gauge, "Bytes in memory", MODEL, "resident_bytes"),
+    "latebind_model_bytes": (Gauge, "Bytes in memory of a fully loaded model", MODEL, "bytes"),
+    "latebind_evictions": (Counter, "Evictions of pieces", MODEL, "evictions"),
     "latebind_load_failures": (Counter, "Loads that failed", MODEL, "failures"),
-    "latebind_load_bytes": (Counter, "What loads read, by where it lay", (*MODEL, "tier")),
-    "latebind_load_seconds": (Histogram, "Loads that ended well", MODEL, "load_seconds"),
-    "latebind_fidelity": (Gauge, "Share of the last samples answered as the base model does", (*MODEL, "bound")),
-    "latebind_fidelity_samples": (Counter, "Requests run to the end beside", MODEL, "sampled"),
-    "latebind_fidelity_alarms": (Counter, "Times fidelity fell or inputs came to look different", MODEL, "alarms"),
+    "latebind_load_bytes": (Counter, "Bytes read by loads, by tier", (*MODEL, "tier")),
+    "latebind_load_seconds": (Histogram, "Time of successful loads", MODEL, "load_seconds"),
+    "latebind_fidelity": (Gauge, "Share of the last samples with the base model's answer", (*MODEL, "bound")),
+    "latebind_fidelity_samples": (Counter, "Sampled requests run to the end", MODEL, "sampled"),
+    "latebind_fidelity_alarms": (Counter, "Alarms: fidelity fell or inputs changed", MODEL, "alarms"),
     "latebind_level_fidelity": (
         Gauge,
-        "Share of the last samples that requests promised this fidelity would have had as the base model answers",
+        "Share of the last samples for which requests with this promise would get the base model's answer",
         (*MODEL, "promised", "bound"),
     ),
-    "latebind_level_alarms": (Counter, "Times the fidelity of a level fell", (*MODEL, "promised")),
-    "latebind_level_used": (Gauge, "Whether requests may be promised this fidelity", (*MODEL, "promised")),
+    "latebind_level_alarms": (Counter, "Alarms: the fidelity of a level fell", (*MODEL, "promised")),
+    "latebind_level_used": (Gauge, "1 if requests may be promised this fidelity, else 0", (*MODEL, "promised")),
     "latebind_retrainings": (Counter, "Retrainings by outcome", (*MODEL, "outcome")),
     "latebind_split_share": (Gauge, "Share of a model's requests that a version is to answer", MODEL),
     "latebind_shadow_fidelity": (
@@ -121,33 +126,33 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "nv_inference_request_failure": (Untyped, "Requests not answered", (*MODEL, "reason")),
     "nv_inference_count": (Untyped, "Inferences (rows) answered", MODEL),
     "nv_inference_exec_count": (Untyped, "Batches started, queries answered", MODEL),
-    "nv_inference_pending_request_count": (Gauge, "Requests under way", MODEL),
+    "nv_inference_pending_request_count": (Gauge, "Requests in flight", MODEL),
     # Inputs and outputs take no time: stages read and write them in the slots themselves.
     "nv_inference_request_duration_us": (Untyped, "Time to answer, summed", MODEL),
     "nv_inference_queue_duration_us": (Untyped, "Time in the queue, summed", MODEL),
-    "nv_inference_compute_input_duration_us": (Untyped, "Time in which inputs were moved: none", MODEL),
+    "nv_inference_compute_input_duration_us": (Untyped, "Time to move inputs: always 0", MODEL),
     "nv_inference_compute_infer_duration_us": (Untyped, "Time with a worker, summed", MODEL),
-    "nv_inference_compute_output_duration_us": (Untyped, "Time in which outputs were moved: none", MODEL),
+    "nv_inference_compute_output_duration_us": (Untyped, "Time to move outputs: always 0", MODEL),
     "nv_inference_first_response_histogram_ms": (Histogram, "Time to the first answer", MODEL),
     "nv_cpu_utilization": (
         Gauge,
-        "Share of the time that the cores were busy, since the metrics were last asked for",
+        "Share of time that the cores were busy since the last scrape",
         (),
     ),
     "nv_cpu_memory_total_bytes": (Gauge, "Memory of the machine", ()),
-    "nv_cpu_memory_used_bytes": (Gauge, "Memory of the machine that is not available", ()),
-    "nv_gpu_utilization": (Gauge, "Share of the time that the GPU was busy, as its driver tells", GPU),
+    "nv_cpu_memory_used_bytes": (Gauge, "Memory in use on the machine", ()),
+    "nv_gpu_utilization": (Gauge, "Share of time that the GPU was busy, from its driver", GPU),
     "nv_gpu_memory_total_bytes": (Gauge, "Memory of the GPU", GPU),
     "nv_gpu_memory_used_bytes": (Gauge, "Memory of the GPU in use", GPU),
-    "nv_gpu_power_usage": (Gauge, "What the GPU draws, in watts", GPU),
-    "nv_gpu_power_limit": (Gauge, "What the GPU may draw, in watts", GPU),
-    "nv_energy_consumption": (Gauge, "What the GPU took since its driver was loaded, in joules", GPU),
+    "nv_gpu_power_usage": (Gauge, "Power draw of the GPU, in watts", GPU),
+    "nv_gpu_power_limit": (Gauge, "Power limit of the GPU, in watts", GPU),
+    "nv_energy_consumption": (Gauge, "Energy used by the GPU since its driver was loaded, in joules", GPU),
 }
 OF_FIGURES = {figure: name for name, (_, _, _, *figures) in FAMILIES.items() for figure in figures}
 
 
 class Exposition(Collector):
-    """Metric families that are there once they have a value."""
+    """Metric families that appear once they have a value."""
 
     def __init__(self) -> None:
         self._found: dict[str, Any] = {}
@@ -234,10 +239,10 @@ def prometheus_text(
         for step, figures in steps.get(name, {}).items():
             found.tell(figures, *labels, step)
         if memory is not None and name in memory["models"]:
-            told = memory["models"][name]
-            found.tell(told, *labels)
-            found.add("latebind_load_bytes", told["cached_bytes"], *labels, "page-cache")
-            found.add("latebind_load_bytes", told["read_bytes"] - told["cached_bytes"], *labels, "disk")
+            of_model = memory["models"][name]
+            found.tell(of_model, *labels)
+            found.add("latebind_load_bytes", of_model["cached_bytes"], *labels, "page-cache")
+            found.add("latebind_load_bytes", of_model["read_bytes"] - of_model["cached_bytes"], *labels, "disk")
         if shares and name in shares:
             found.add("latebind_split_share", shares[name] / 100.0, *labels)
         aside = {"turned_away": turned_away or {}, "shadows": shadows or {}}
@@ -318,25 +323,25 @@ class Gpu:
         self._device = c_void_p()
         self._library.nvmlInit_v2()
         if self._library.nvmlDeviceGetHandleByUUID(c_char_p(uuid.encode()), byref(self._device)):
-            raise OSError(f"NVML knows no GPU {uuid}")
+            raise OSError(f"NVML has no GPU {uuid}")
 
     def figures(self) -> Figures:
         """Return utilisation (a share), watts, joules and bytes. A call may take milliseconds."""
         found: dict[str, float] = {}
         use, memory, number, energy = _Use(), _Memory(), c_uint(), c_ulonglong()
-        if self._told("nvmlDeviceGetUtilizationRates", use):
+        if self._query("nvmlDeviceGetUtilizationRates", use):
             found["utilization"] = use.gpu / 100
-        if self._told("nvmlDeviceGetMemoryInfo", memory):
+        if self._query("nvmlDeviceGetMemoryInfo", memory):
             found |= {"memory_total_bytes": memory.total, "memory_used_bytes": memory.used}
-        if self._told("nvmlDeviceGetPowerUsage", number):
+        if self._query("nvmlDeviceGetPowerUsage", number):
             found["power_usage"] = number.value / 1e3
-        if self._told("nvmlDeviceGetEnforcedPowerLimit", number):
+        if self._query("nvmlDeviceGetEnforcedPowerLimit", number):
             found["power_limit"] = number.value / 1e3
-        if self._told("nvmlDeviceGetTotalEnergyConsumption", energy):
+        if self._query("nvmlDeviceGetTotalEnergyConsumption", energy):
             found["energy_consumption"] = energy.value / 1e3
         return found
 
-    def _told(self, question: str, answer: Structure | c_uint | c_ulonglong) -> bool:
+    def _query(self, question: str, answer: Structure | c_uint | c_ulonglong) -> bool:
         status: int = getattr(self._library, question)(self._device, byref(answer))
         return status == 0
 

@@ -1,4 +1,4 @@
-"""Makes rows of texts, pictures and sounds: a few short texts at once, all else in threads behind a short line."""
+"""Makes rows of texts, pictures and sounds: a few short texts at once, all else in threads with a short queue."""
 
 import asyncio
 import re
@@ -46,13 +46,15 @@ def _bytes_of(element: Raw, title: str) -> int:
     if isinstance(element, bytes):
         return len(element)
     if "\0" in element:
-        raise InvalidRequest(f"{title} has a NUL: leave it out")
+        raise InvalidRequest(f"{title} has a NUL: remove it")
     if element.isascii():
         return len(element)
     try:
         return len(element.encode())
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{title} has half of a surrogate pair, which is no character: send whole ones") from None
+        raise InvalidRequest(
+            f"{title} has half of a surrogate pair, which is not a character: send whole pairs"
+        ) from None
 
 
 class Preparing:
@@ -79,7 +81,7 @@ class Preparing:
         if len(sizes) <= FEW and sum(sizes) <= SHORT and all(media[name] is Media.TEXT for name in given):
             return _read(preprocessor, given, how)
         if self._calls >= self._limits.preparing_calls:
-            raise Refused(f"{self._calls} calls have inputs that are still to be read: try again later")
+            raise Refused(f"{self._calls} calls wait for their inputs to be read: try again later")
         self._calls += 1
         found: list[Prepared] = []
         try:
@@ -120,7 +122,7 @@ def _read(preprocessor: Preprocessor, given: Given, how: Reading) -> list[Prepar
     try:
         return preprocessor.prepare(given, how)
     except MemoryError:
-        raise Refused("no memory is left to read the inputs: send fewer, or try again later") from None
+        raise Refused("not enough memory to read the inputs: send fewer, or try again later") from None
 
 
 def parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""The verbs of the protocol, the same for every transport: health, metadata, infer, load. It sees no wire format."""
+"""The verbs of the protocol, the same for every transport: health, metadata, infer, load. Knows no wire format."""
 
 import asyncio
 import time
@@ -65,15 +65,15 @@ EXTENSIONS = (
     "logging",
 )  # only those that work
 MANAGEMENT = ("model_repository", "model_repository(unload_dependents)")  # only where `manage` is on
-UPLOADS = "a model is loaded from the repository as it lies there: send no {!r:.100}, put it there instead"
-NOT_ANSWERING = "the engine stands still, or another one is starting: ask again later"
+UPLOADS = "a model is loaded from the repository: put {!r:.100} there instead of sending it"
+NOT_ANSWERING = "the engine hangs, or another one is starting: try again later"
 UNREAD = "unread"
 UNCLAIMED: Mapping[type[LatebindError], str] = {
     Refused: "no_place",
     Expired: "no_place",
     TooLarge: "too_many_rows",
     Unavailable: "no_engine",
-}  # why rows had no slots
+}  # reasons why rows had no slots
 MICROSECOND = 1e-6
 NOT_FOLLOWED: AbstractContextManager[None] = nullcontext()
 
@@ -138,15 +138,15 @@ class Service:
         return self._draining
 
     def live(self) -> bool:
-        """Tell whether the server and its engine run."""
+        """Return whether the server and its engine run."""
         return self.gateway.live()
 
     def ready(self) -> bool:
-        """Tell whether requests for every model can be answered."""
+        """Return whether requests for every model can be answered."""
         return not self._draining and self.gateway.ready()
 
     def model_ready(self, name: str, version: str | None = None) -> bool:
-        """Tell whether requests for this model can be answered. Raises `NotFound`."""
+        """Return whether requests for this model can be answered. Raises `NotFound`."""
         if self._catalogue is not None and self._catalogue.unavailable(name) is not None:
             return False
         return not self._draining and self.gateway.ready(self.model(name, version).name)
@@ -226,7 +226,7 @@ class Service:
     def model(self, name: str, version: str | None = None) -> ModelSpec:
         """Return the model of this name, in this version if one is given. Raises `NotFound` and `Unavailable`.
 
-        The message of `NotFound` lists other names: whoever may call this may list them anyway.
+        The message of `NotFound` lists other names: a caller who may call this may list them anyway.
         """
         chooser = self.splits.get(name)
         if chooser is not None and version is not None:
@@ -289,7 +289,7 @@ class Service:
         if self.gateway.models.get(spec.name) is not spec:
             raise Superseded(spec.name)
         if preprocessor is None:
-            raise InvalidRequest(f"{spec.name!r} takes tensors alone: {[tensor.name for tensor in spec.inputs]}")
+            raise InvalidRequest(f"{spec.name!r} takes only tensors: {[tensor.name for tensor in spec.inputs]}")
         sizes = check(spec, preprocessor.raw, given, self._limits)
         begun = time.monotonic()
         try:
@@ -391,9 +391,7 @@ class Service:
         `infer`; observers do not see the call.
         """
         if call.rows != 1:
-            raise InvalidRequest(
-                f"a call that streams has one row, not {call.rows}: send each row as a call of its own"
-            )
+            raise InvalidRequest(f"a call that streams has one row, not {call.rows}: send each row as a separate call")
         if any(wanted.place is not None for wanted in call.wanted):
             raise InvalidRequest("a call that streams has no outputs in shared memory: leave the region out")
         call = self._with_decoder(spec, call)
@@ -413,7 +411,7 @@ class Service:
     def _decoder(self, preprocessor: Preprocessor | None) -> TextDecoder:
         found = preprocessor.decoder if isinstance(preprocessor, TextPreprocessor) else None
         if found is None:
-            raise Failed("nothing makes a text of the tokens that this model writes: build the model again")
+            raise Failed("this model cannot decode its tokens to text: build the model again")
         return found
 
     def _followed(
@@ -424,7 +422,7 @@ class Service:
         One whose inputs have been read `began` before that.
         """
         if self._draining:
-            raise Unavailable("the server is shutting down: ask another one")
+            raise Unavailable("the server is shutting down: use another one")
         REQUEST.set(call.id)
         if not (parent or self._trace_settings.any) or not self.tracing.wanted(spec.name, parent):
             return NOT_FOLLOWED
@@ -500,7 +498,7 @@ class Service:
             found["tokens"] = [row.used for row in rows]
         if any(row.cut for row in rows):
             found["truncated"] = [row.cut > 0 for row in rows]
-        return {name: told[0] if len(told) == 1 else told for name, told in found.items()}
+        return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
 
     async def close(self) -> None:
         """Collect the last traces, and end what the service has started."""
@@ -519,12 +517,12 @@ class Service:
         if spec.steps:
             return steps_as_parameters(answer.steps, self.gateway.models)
         left_at, promised = answer.left_at, answer.promised
-        told: dict[str, object] = {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
+        parameters: dict[str, object] = {"left_at": left_at[0] if len(left_at) == 1 else left_at, "stages": spec.stages}
         if promised:
-            told["fidelity"] = promised[0] if len(promised) == 1 else promised
+            parameters["fidelity"] = promised[0] if len(promised) == 1 else promised
         if spec.promised is not None and spec.promised.cosine is not None:
-            told["cosine"] = spec.promised.cosine
-        return told
+            parameters["cosine"] = spec.promised.cosine
+        return parameters
 
     def milliseconds(self, answer: Answer) -> tuple[float, float]:
         """Return how long the slowest row waited and ran; both are 0 where `show_exit` is false."""
@@ -574,13 +572,13 @@ class Service:
         for entry in self.index():
             if entry["name"] == name:
                 state = entry["state"].lower()
-                advice = "ask again when it is ready" if state == "loading" else "load it"
+                advice = "try again when it is ready" if state == "loading" else "load it"
                 return NotFound(f"model {name!r} is not served ({entry['reason'] or state}): {advice}")
         return NotFound(f"there is no model {name!r:.140}{instead(name, sorted(self.gateway.models))}")
 
     def _changeable(self) -> Catalogue:
         if self._catalogue is None or not self._manage:
-            raise TurnedOff("models are not loaded and unloaded by clients here: start the server with --manage")
+            raise TurnedOff("clients may not load and unload models here: start the server with --manage")
         return self._catalogue
 
 
@@ -649,8 +647,8 @@ def best_classes(array: Array, count: int, labels: Sequence[str] = ()) -> list[l
     """
     form = "f" if array.dtype.kind == "f" else "d"
     rows = array.reshape(len(array), -1)
-    told = [f":{label}" for label in labels] or [""] * rows.shape[1]
-    return [[f"{row[index]:{form}}:{index}{told[index]}" for index in _best(row, count)] for row in rows]
+    suffixes = [f":{label}" for label in labels] or [""] * rows.shape[1]
+    return [[f"{row[index]:{form}}:{index}{suffixes[index]}" for index in _best(row, count)] for row in rows]
 
 
 def _best(row: Array, count: int) -> list[int]:

@@ -34,7 +34,7 @@ class TraceSettings:
         return cls(LEVELS[1], max(1, round(1.0 / share))) if share > 0.0 else cls()
 
     def traced(self, number: int) -> bool:
-        """Tell whether the call with this number is traced; calls are numbered from 1 since the settings hold."""
+        """Return whether the call with this number is traced; calls are numbered from 1 since the settings hold."""
         if self.level == LEVELS[0] or number % self.rate:
             return False
         return self.count < 0 or number // self.rate <= self.count
@@ -60,7 +60,7 @@ class Traces:
         self._take_effect()
 
     def wanted(self, model: str) -> bool:
-        """Count a call of this model and tell whether to trace it."""
+        """Count a call of this model and return whether to trace it."""
         settings, numbers = self._counted.get(model) or self._counted[None]
         return settings.level != LEVELS[0] and settings.traced(next(numbers))
 
@@ -107,13 +107,13 @@ class Log:
         _check_known(given, tuple(self._settings))
         for key, value in given.items():
             if key in ("log_file", "log_format") and value != self._settings[key]:
-                raise InvalidRequest(f"{key} is not changed while the server runs: leave it out")
+                raise InvalidRequest(f"{key} cannot be changed while the server runs: leave it out")
             if key in SWITCHES and not isinstance(value, bool):
                 raise InvalidRequest(f"{key} is {value!r:.40}: give true or false")
             if key == "log_verbose_level" and (
                 not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 32
             ):
-                raise InvalidRequest(f"log_verbose_level is {value!r:.40}: give 0 for nothing more, or 1")
+                raise InvalidRequest(f"log_verbose_level is {value!r:.40}: give 0 or 1")
         if not given:
             return
         self._settings |= given

@@ -1,4 +1,4 @@
-"""Versions that are asked aside (`domain.split`): they answer what others have answered, and only the figures show it.
+"""Shadow versions (`domain.split`): they answer copies of requests, and only the metrics show it.
 
 Clients wait for none of it, but workers are shared: a request that comes while a shadow runs waits for it. So shadows
 are asked one call at a time, and run for at most `MOST_SHARE` of the time. What they are not asked for, is counted.
@@ -45,7 +45,7 @@ class Shadows:
         self._then = time.monotonic()
 
     def follow(self, spec: ModelSpec) -> bool:
-        """Return whether answers of a model are to be told: it has shadows."""
+        """Return whether answers of a model are to be reported: it has shadows."""
         chooser = self._splits.get(spec.public_name)
         return chooser is not None and bool(chooser.split.shadows)
 
@@ -107,7 +107,7 @@ class Shadows:
                 claim.release()
         except LatebindError as error:
             counts["failed"] += count
-            logger.debug("the shadow %s has not answered: %s", spec.name, error)
+            logger.debug("the shadow %s did not answer: %s", spec.name, error)
             return
         self._credit -= CALL_SECONDS + max(found.ran, default=0.0)
         compared = [alike(spec, answer, found, row) for row in range(count)]

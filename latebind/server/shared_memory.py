@@ -1,6 +1,6 @@
 """System shared memory: files under /dev/shm that clients name, to read inputs from and write outputs to.
 
-These files are never mapped: if a client shortened a mapped file, whoever touched the mapping would be killed. Bytes
+These files are never mapped: if a client shortened a mapped file, a process that reads it would be killed. Bytes
 are copied with system calls, which only fail. No error message reveals a key, or more of a file than that it cannot be
 used.
 """
@@ -51,7 +51,9 @@ class Region:
         self.file = _open(os.path.join(folder, registration.key.removeprefix("/")))
         weakref.finalize(self, os.close, self.file)
         if registration.offset + registration.byte_size > os.fstat(self.file).st_size:
-            raise InvalidRequest("offset and byte_size go beyond the end of the shared memory: register what is there")
+            raise InvalidRequest(
+                "offset and byte_size go beyond the end of the shared memory: register only what exists"
+            )
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -85,9 +87,7 @@ class Place(msgspec.Struct, frozen=True):
         """Copy a tensor to the place. Raises `InvalidRequest`; it never makes a shortened file longer."""
         size = data.nbytes
         if size > self.size:
-            raise InvalidRequest(
-                f"region {self.name!r} is to take {size} bytes: shared_memory_byte_size is {self.size}"
-            )
+            raise InvalidRequest(f"region {self.name!r} needs {size} bytes: shared_memory_byte_size is {self.size}")
         file, position = self.region.file, self.region.registration.offset + self.offset
         try:
             written = size <= os.fstat(file).st_size - position and os.pwrite(file, data, position)
@@ -121,7 +121,9 @@ class Regions:
         name, key, file or number.
         """
         if not self.on:
-            raise TurnedOff("shared memory is off: start the server with --shared-memory PREFIX, or send tensors along")
+            raise TurnedOff(
+                "shared memory is off: start the server with --shared-memory PREFIX, or send the tensors in the call"
+            )
         if not 1 <= len(name) <= LONGEST_NAME:
             raise InvalidRequest(f"the name of the region has {len(name)} characters: give it 1 to {LONGEST_NAME}")
         if name in self._regions:
@@ -135,7 +137,7 @@ class Regions:
             raise TooLarge(f"byte_size is {registration.byte_size}: a region has at most {self._limits.region_bytes}")
         found = KEY.fullmatch(registration.key)
         if found is None or not found[1].startswith(self._prefixes):
-            raise InvalidRequest("this key is not allowed: take one that begins as the server's --shared-memory says")
+            raise InvalidRequest("this key is not allowed: use one with a prefix of the server's --shared-memory")
         self._regions[name] = Region(registration, self._folder)
 
     def unregister(self, name: str | None = None) -> None:
@@ -153,7 +155,9 @@ class Regions:
     def place(self, reference: Reference) -> Place:
         """Return the bytes that a client refers to. Raises `InvalidRequest`, `NotFound` and `TurnedOff`."""
         if not self.on:
-            raise TurnedOff("shared memory is off: send tensors along, or start the server with --shared-memory PREFIX")
+            raise TurnedOff(
+                "shared memory is off: send the tensors in the call, or start the server with --shared-memory PREFIX"
+            )
         region = self._region(reference.region)
         offset, size = reference.offset, reference.size
         if size is None:
@@ -173,7 +177,7 @@ class Regions:
 
 def _open(path: str) -> int:
     """Return a descriptor of a regular file. Raises `InvalidRequest`."""
-    refused = InvalidRequest("this key cannot be opened: create the shared memory first, readable for the server")
+    refused = InvalidRequest("this key cannot be opened: create the shared memory first, readable by the server")
     try:
         file = os.open(path, FLAGS)
     except OSError:
@@ -185,4 +189,4 @@ def _open(path: str) -> int:
 
 
 def _lost() -> InvalidRequest:
-    return InvalidRequest("a shared memory region has lost memory since it was registered: make it whole again")
+    return InvalidRequest("a shared memory region was shortened after it was registered: restore its size")

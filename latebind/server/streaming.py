@@ -1,4 +1,4 @@
-"""Answers in pieces: from a claim to the last token, and as events. Apart, for async generators cannot be compiled."""
+"""Answers in pieces: from a claim to the last token, and as events. A separate file: mypyc has no async generators."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractContextManager, aclosing

@@ -111,14 +111,14 @@ def server_context(config: FrontendConfig) -> ssl.SSLContext | None:
         context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_password)
     except ssl.SSLError as error:
         what = f"server.tls_cert {config.tls_cert} and server.tls_key {config.tls_key}"
-        raise ConfigError(f"{what} do not fit: {_reason(error)}; give a certificate and its key, as PEM") from None
+        raise ConfigError(f"{what} do not match: {_reason(error)}; give a certificate and its key, as PEM") from None
     if config.tls_client_ca:
         _check_readable(config.tls_client_ca)
         try:
             context.load_verify_locations(config.tls_client_ca)
         except ssl.SSLError as error:
             raise ConfigError(
-                f"server.tls_client_ca {config.tls_client_ca} is no certificate: {_reason(error)}"
+                f"server.tls_client_ca {config.tls_client_ca} is not a certificate: {_reason(error)}"
             ) from None
         context.verify_mode = ssl.CERT_REQUIRED
     return context
@@ -209,7 +209,7 @@ def _check_readable(*names: str) -> None:
 
 def _no_password() -> str:
     """Raise instead of prompting for a password on the terminal, which would block the start."""
-    raise ConfigError("server.tls_key is encrypted: give a key without a password, readable by its owner alone")
+    raise ConfigError("server.tls_key is encrypted: give a key without a password, readable only by its owner")
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -1,4 +1,4 @@
-"""Decides which calls are traced, and joins what frontend and engine know of each once it has ended.
+"""Decides which calls are traced, and joins the frontend's and the engine's parts of a trace once it has ended.
 
 The engine follows requests under a number that the frontend gives a call (`domain/tracing.py`), and keeps their traces
 until it is asked for them. It is not asked while no call is traced.
@@ -117,7 +117,7 @@ class Tracing:
         self._collecting: asyncio.Task[None] | None = None
 
     def wanted(self, model: str, parent: str) -> bool:
-        """Tell whether to trace this call of `model`; `parent` is the caller's span, if it sent one."""
+        """Return whether to trace this call of `model`; `parent` is the caller's span, if it sent one."""
         sampled = TRACEPARENT.fullmatch(parent) is not None and int(parent[53:55], 16) & SAMPLED > 0
         return (sampled or self._settings.wanted(model)) and len(self._open) < self._most_open
 
@@ -176,7 +176,7 @@ class Tracing:
         try:
             traces = await self._fetch()
         except LatebindError as error:
-            log.warning("what the engine knows of traced requests is lost (%s)", error)
+            log.warning("the engine's data about traced requests is lost (%s)", error)
             return
         for trace in traces:
             call = self._open.get(trace.number)

@@ -1,1 +1,1 @@
-"""A virtual clock and costs in place of an engine: the same scheduler, the same actions. Pure."""
+"""A virtual clock and costs instead of an engine: the same scheduler, the same actions. Pure."""

@@ -140,7 +140,7 @@ class Summary:
     promised: dict[str, int] = field(default_factory=dict)
 
 
-def summarise(records: Sequence[Record], *, allowed: float) -> Summary:
+def summarize(records: Sequence[Record], *, allowed: float) -> Summary:
     """Sum up records; `allowed` (seconds) decides what was in time."""
     answered = [record for record in records if record.outcome is Outcome.ANSWERED]
     latencies = sorted(record.latency for record in answered)

@@ -1,4 +1,4 @@
-"""What sizes the rows of simulated requests have: told in a few words, drawn, or those of a file. Pure."""
+"""The sizes of the rows of simulated requests: listed, drawn, or those of a file. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,40 +33,43 @@ _NORMAL = re.compile(r"(\d+)~(\d+(?:\.\d+)?)")
 Rows: TypeAlias = tuple[tuple[int, int], ...]  # of equally frequent ones: the length, and `sizes` as in `Arrived`
 
 
-def read_rows(told: str, dims: Sequence[Dim], model: str) -> Rows:
-    """Return the rows that `told` names, as `HOW` says; "": drawn evenly by octaves over what `dims` allow.
+def read_rows(text: str, dims: Sequence[Dim], model: str) -> Rows:
+    """Return the rows that `text` describes, as `HOW` says; "": drawn by octaves, equally often, from `dims`.
 
     Raises `ConfigError`, which says what to write, for what is nothing of it, or a size that a row may not have.
     """
-    file = Path(told)
-    return _of_log(file, model) if _is_log(file) else _numbered(read_sizes(told, dims, model))
+    file = Path(text)
+    return _of_log(file, model) if _is_log(file) else _numbered(read_sizes(text, dims, model))
 
 
-def read_sizes(told: str, dims: Sequence[Dim], model: str) -> list[tuple[int, ...]]:
-    """Return the sizes of the named dimensions of the rows that `told` names, which is no event log, as `read_rows`."""
+def read_sizes(described: str, dims: Sequence[Dim], model: str) -> list[tuple[int, ...]]:
+    """Return the sizes of the named dimensions of the rows that `described` describes, which is not an event log."""
     random = Random(0)
-    normal = _NORMAL.fullmatch(told)
-    if not told:
+    normal = _NORMAL.fullmatch(described)
+    if not described:
         return [tuple([_by_octave(dim, random.random()) for dim in dims]) for _ in range(DRAWN)]
     if normal is not None:
         if len(dims) != 1:
-            raise ConfigError(f"{model} has {len(dims)} named dimensions, and {told} draws one: list sizes, as 64x96")
+            raise ConfigError(
+                f"{model} has {len(dims)} named dimensions, and {described} draws one: list sizes, as 64x96"
+            )
         median, spread = int(normal[1]), float(normal[2])
         return [(dims[0].near(median * random.lognormvariate(0.0, spread)),) for _ in range(DRAWN)]
-    if _LISTED.fullmatch(told):
-        return [_row(text, dims, f"{model}: length {text}") for text in told.split(",")]
+    if _LISTED.fullmatch(described):
+        return [_row(text, dims, f"{model}: length {text}") for text in described.split(",")]
     try:
-        words = Path(told).read_text().split()
+        words = Path(described).read_text().split()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{told} has no lengths ({error}): write {WORDS}") from None
+        raise ConfigError(f"{described} has no lengths ({error}): write {WORDS}") from None
     if not words:
-        raise ConfigError(f"{told} is empty: write a length on each line")
-    return [_row(text, dims, f"{told}, word {place}") for place, text in enumerate(words, start=1)]
+        raise ConfigError(f"{described} is empty: write a length on each line")
+    return [_row(text, dims, f"{described}, word {place}") for place, text in enumerate(words, start=1)]
 
 
-def in_words(told: str) -> bool:
-    """Return whether lengths are told in words, and not by a file."""
-    return bool(_LISTED.fullmatch(told) or _NORMAL.fullmatch(told))
+def in_words(text: str) -> bool:
+    """Return whether lengths are described by a text, not by a file."""
+
+    return bool(_LISTED.fullmatch(text) or _NORMAL.fullmatch(text))
 
 
 def _is_log(file: Path) -> bool:
@@ -117,7 +120,7 @@ def with_rows(arrivals: Iterable[Arrival], rows: Rows, random: Random) -> Iterat
         yield replace(arrival, inputs=length, sizes=sizes)
 
 
-def told_rows(rows: Rows) -> str:
+def describe_rows(rows: Rows) -> str:
     """Return in words how long rows are."""
     lengths = sorted(length for length, _ in rows)
     return f"lengths {lengths[0]} to {lengths[-1]}, half up to {lengths[(len(lengths) - 1) // 2]}"

@@ -43,7 +43,7 @@ from research.gati.routes import (
 )
 
 RANGE_ROWS = 128  # that show a network in eight bits how large its numbers get; they are used for nothing else
-NEIGHBOURS = (10, 50)
+NEIGHBORS = (10, 50)
 CLUSTERS = (100, 1_000)
 TABLES, BITS, COMPARED = 8, 14, 256  # of locality-sensitive hashing; how many candidates are compared at most
 
@@ -196,27 +196,27 @@ class Nearest:
 
 
 class Clusters:
-    """k-means (scikit-learn): the nearest centre answers as most of its rows; its score is how many do."""
+    """k-means (scikit-learn): the nearest center answers as most of its rows; its score is how many do."""
 
     def __init__(self, kept: Kept, k: int, seed: int) -> None:
         try:
             from sklearn.cluster import MiniBatchKMeans  # noqa: PLC0415  (an optional dependency)
         except ImportError as error:
             raise ConfigError("k-means needs scikit-learn: pip install 'latebind[demo]'") from error
-        # k-means++ takes minutes for 1,000 centres in 8,192 dimensions
+        # k-means++ takes minutes for 1,000 centers in 8,192 dimensions
         cluster = MiniBatchKMeans(min(k, len(kept.rows)), init="random", n_init=1, max_iter=20, random_state=seed)
         found = cluster.fit(kept.rows.numpy())
-        self._centres = torch.from_numpy(np.ascontiguousarray(found.cluster_centers_, dtype=np.float32))
-        self._squares = self._centres.square().sum(dim=1)
-        votes = torch.zeros(len(self._centres), kept.classes)
+        self._centers = torch.from_numpy(np.ascontiguousarray(found.cluster_centers_, dtype=np.float32))
+        self._squares = self._centers.square().sum(dim=1)
+        votes = torch.zeros(len(self._centers), kept.classes)
         votes.index_put_((torch.from_numpy(found.labels_).long(), kept.answers), torch.tensor(1.0), accumulate=True)
         self._shares = votes / votes.sum(dim=1, keepdim=True).clamp(min=1.0)
-        self.bytes = self._centres.nbytes + self._squares.nbytes + self._shares.nbytes
+        self.bytes = self._centers.nbytes + self._squares.nbytes + self._shares.nbytes
 
     def __call__(self, activation: Tensor) -> Scored:
         """Look up `(B, ...)`."""
         asked = activation.flatten(1).float()
-        apart, places = (self._squares - 2.0 * (asked @ self._centres.T)).min(dim=1)
+        apart, places = (self._squares - 2.0 * (asked @ self._centers.T)).min(dim=1)
         shares = self._shares[places]
         apart = apart + asked.square().sum(dim=1)
         return shares.numpy(), (shares.amax(dim=1) + 1e-3 * _nearness(apart)).numpy()
@@ -253,7 +253,7 @@ class Hashed:
         apart = (self._kept.rows[rows] - row).square().sum(dim=1)
         near, places = apart.topk(min(self._k, len(rows)), largest=False)
         answers, scores = _votes(self._kept, torch.from_numpy(rows)[places][None], near[None])
-        return answers, scores * np.float32(len(places) / self._k)  # few neighbours say little
+        return answers, scores * np.float32(len(places) / self._k)  # few neighbors say little
 
     def _keys(self, rows: Tensor) -> NDArray[np.int64]:
         above = (rows @ self._planes.T > self._offsets).numpy().reshape(len(rows), TABLES, BITS)
@@ -272,11 +272,11 @@ def traditional(
     behind = torch.empty(len(stored), *base.program.activations[stage])
     answers = record_activations(base.program, stored, torch.arange(len(stored)), {stage: behind})
     kept = Kept(behind.flatten(1), answers.argmax(dim=1), answers.shape[1])
-    caches: dict[str, Cache] = {f"k-NN, k = {k}": Nearest(kept, k) for k in NEIGHBOURS}
+    caches: dict[str, Cache] = {f"k-NN, k = {k}": Nearest(kept, k) for k in NEIGHBORS}
     for number, k in enumerate(CLUSTERS):
         tell(f"finding {k} clusters", 0.1 + 0.1 * number)
         caches[f"k-means, k = {k}"] = Clusters(kept, k, plan.seed)
-    caches |= {f"LSH, {TABLES} tables of {BITS} bits, k = {k}": Hashed(kept, k, plan.seed) for k in NEIGHBOURS}
+    caches |= {f"LSH, {TABLES} tables of {BITS} bits, k = {k}": Hashed(kept, k, plan.seed) for k in NEIGHBORS}
     exits = [Exit(name, cache, cache.bytes) for name, cache in caches.items()]
     exits += [
         Exit(f"learned cache, {one.kind}", function, one.bytes) for one, function in base.caches if one.stage == stage

@@ -345,7 +345,7 @@ def queries(
 ) -> None:
     """Simulate GATI's section 7.3: a gate, then faces (46 %) or vehicles (45 %), each with the models of table 5.
 
-    The planners are: the deadline split equally or in proportion, and `expected`, which maximises the expected accuracy
+    The planners are: the deadline split equally or in proportion, and `expected`, which maximizes the expected accuracy
     of the whole query. Each is played static, without learned caches and with all models
     picked as a query arrives (the paper's baseline), and as it replans (figures 11 and 12).
 

@@ -1,6 +1,6 @@
 """GATI's composition (section 4, appendix A): which variant of a learned cache at which boundary, by its own rules.
 
-`relaxed` maximises scores (equations 11 to 14), `full` minimises the expected latency that follows from hit rates
+`relaxed` maximizes scores (equations 11 to 14), `full` minimizes the expected latency that follows from hit rates
 (equations 5 to 10); both are integer programmes, solved by HiGHS. `taken_greedily` has the paper's greedy rules (A.2.1,
 i and ii). None knows which hits of two lookups are on the same samples; `learned.compose` counts that.
 """
@@ -57,7 +57,7 @@ class Problem:
         return (variant.seconds - spared) / self.whole
 
     def fits(self, chosen: Sequence[Variant]) -> bool:
-        """Tell whether the choice keeps equation 8 and the tail, and has one variant at a boundary.
+        """Return whether the choice keeps equation 8 and the tail, and has one variant at a boundary.
 
         `chosen` must be in order of stages, with a sure variant last at its boundary.
         """
@@ -69,7 +69,7 @@ class Problem:
 
 
 def compatible(one: Variant, other: Variant) -> bool:
-    """Tell whether `other` may come next after `one`."""
+    """Return whether `other` may come next after `one`."""
     return not one.sure and (other.stage > one.stage or (other.stage == one.stage and other.sure))
 
 

@@ -59,7 +59,7 @@ Array = NDArray[Any]
 class Trial:
     """Requests and samples from the change until a guard acted (None: it did not), and fidelity.
 
-    `unguarded` is that of the 2,000 requests after the change had the version been kept, `realised` of those as they
+    `unguarded` is that of the 2,000 requests after the change had the version been kept, `realized` of those as they
     were answered. `guard` is the one that acted first: "classes", "looks" or "fidelity".
     """
 
@@ -67,16 +67,16 @@ class Trial:
     requests: int | None
     samples: int | None
     unguarded: float
-    realised: float
+    realized: float
     after: int = AFTER
     guard: str = ""
 
     def fell_clearly(self, target: float) -> bool:
-        """Tell whether fidelity fell by more than chance: even its upper Clopper-Pearson bound is below the target."""
+        """Return whether fidelity fell by more than chance: its upper Clopper-Pearson bound is below the target."""
         return upper_bound(round(self.unguarded * self.after), self.after, CLEARLY) < target
 
     def passed(self, target: float) -> bool:
-        """Tell whether it was caught in time, or there was nothing to catch."""
+        """Return whether it was caught in time, or there was nothing to catch."""
         return (self.samples is not None and self.samples <= MOST_SAMPLES) or self.unguarded >= target
 
 
@@ -262,7 +262,7 @@ def summary(trials: list[Trial], target: float) -> TableRows:
                 "at most": max((trial.requests or 0 for trial in caught), default=""),
                 "samples at most": max((trial.samples or 0 for trial in caught), default=""),
                 "unguarded": f"{np.mean([trial.unguarded for trial in of]):.4f}",
-                "guarded": f"{np.mean([trial.realised for trial in of]):.4f}",
+                "guarded": f"{np.mean([trial.realized for trial in of]):.4f}",
             }
         )
     return rows

@@ -432,7 +432,7 @@ def joined(parts: Sequence[Played]) -> Played:
 
 
 def _kept(runs: Sequence[Played], masks: Sequence[Bools]) -> dict[str, object]:
-    """Return how many answers there were of a class, the realised fidelity, and how often it was under the promise."""
+    """Return how many answers there were of a class, the realized fidelity, and how often it was under the promise."""
     counts, wrongs, under, by_chance, unlikely = list[int](), list[int](), 0, 0.0, 0
     for run, mask in zip(runs, masks, strict=True):
         if not mask.any():
@@ -450,7 +450,7 @@ def _kept(runs: Sequence[Played], masks: Sequence[Bools]) -> dict[str, object]:
     return {
         "answers": total,
         "fewest of a run": min(counts),
-        "realised": f"{1.0 - sum(wrongs) / total:.4f}",
+        "realized": f"{1.0 - sum(wrongs) / total:.4f}",
         "runs under it": f"{under} of {len(counts)}",
         "by chance, if exact": f"{by_chance:.1f}",
         f"with a chance under {LIKELY:g}": unlikely,

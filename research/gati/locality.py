@@ -49,7 +49,7 @@ def calibrations(
 ) -> tuple[TableRows, int]:
     """Calibrate a model's caches on random halves of the rows; return what each shows, and how many broke the promise.
 
-    Nothing is written. `at least` is what a calibration showed on its half, `realised` what the other half says.
+    Nothing is written. `at least` is what a calibration showed on its half, `realized` what the other half says.
     """
     if splits < 1 or promise.exact:
         raise ConfigError("give one split or more, and a fidelity under 1")
@@ -64,14 +64,14 @@ def calibrations(
         half, unseen = np.array_split(np.random.default_rng([seed, number]).permutation(seen.right.shape[1]), 2)
         cut = round(CHOOSE_SHARE * len(half))
         found = composition.choose(seen.take(half[:cut]), [seen.take(half[cut:])])
-        shown, lower, realised, early, gain = 1.0, 1.0, 1.0, 0.0, 1.0
+        shown, lower, realized, early, gain = 1.0, 1.0, 1.0, 0.0, 1.0
         if found is not None:
             result = send(found.thresholds, seen.take(unseen), composition.costs)
-            shown, lower, realised = found.fidelity, found.lower, 1.0 - float(result.wrong.mean())
+            shown, lower, realized = found.fidelity, found.lower, 1.0 - float(result.wrong.mean())
             early = float((result.left_at < len(composition.variants)).mean())
             gain = composition.costs.whole / float(result.seconds.mean())
-        broken += realised < promise.fidelity
-        told = {"shown": f"{shown:.4f}", "at least": f"{lower:.4f}", "realised": f"{realised:.4f}"}
+        broken += realized < promise.fidelity
+        told = {"shown": f"{shown:.4f}", "at least": f"{lower:.4f}", "realized": f"{realized:.4f}"}
         rows.append({"split": number, **told, "left early": f"{early:.1%}", "times less": f"{gain:.2f}"})
     return rows, broken
 

@@ -136,7 +136,7 @@ class Played:
 def side_rows(sides: Mapping[str, Played], *, block: int, seed: int) -> Rows:
     """Return accuracy and latency of each side, against its own planner's static one and the best split that replans.
 
-    Differences are paired by request; blocks of neighbours are resampled together.
+    Differences are paired by request; blocks of neighbors are resampled together.
     """
     splits = {name: one for name, one in sides.items() if name in map(replanned, SPLITS)}
     rows: Rows = []

@@ -99,7 +99,7 @@ class Scene:
         return found.get(network) or NETWORKS[network]().served(output_steps=self.sentences.profiled)
 
     def recurrent(self, network: str) -> bool:
-        """Tell whether it has stages that repeat."""
+        """Return whether it has stages that repeat."""
         return bool(self.served(network).spec.kinds)
 
     def lengths(self, network: str) -> Lengths:

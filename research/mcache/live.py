@@ -40,7 +40,7 @@ from research.mcache.traces import HOUR, REQUESTS, Pairing, Request, Service, ha
 from research.sides import Figures
 
 MINUTE = 60.0
-NEIGHBOURS = 5  # requests that are resampled together: those who come next to each other wait for the same loads
+NEIGHBORS = 5  # requests that are resampled together: those who come next to each other wait for the same loads
 ROOM = 1.05  # of the largest model's bytes: what all may take together at least, for cold starts
 ASKED = 200  # requests for others at most until enough of a model has gone
 LARGEST, RESIDENT = 3, 0.5  # models that start cold, and the share of one that is there where it starts in part
@@ -318,7 +318,7 @@ def _latency(seconds: Figures, base: Figures | None, seed: int) -> Row:
     row |= {f"p{percent} ms": round(float(np.percentile(ms, percent)), 1) for percent in (50, 99)}
     if base is not None:
         both = np.isfinite(seconds) & np.isfinite(base)
-        row[f"mean / {LRU}"] = str(ratio_of_means(seconds[both], base[both], block=NEIGHBOURS, seed=seed))
+        row[f"mean / {LRU}"] = str(ratio_of_means(seconds[both], base[both], block=NEIGHBORS, seed=seed))
     return row | {"lost": len(seconds) - len(ms)}
 
 

@@ -46,13 +46,13 @@ def t5(vocabulary: int, width: int, blocks: int, heads: int) -> Stages:
 
 
 def resnet(depths: Sequence[int]) -> Stages:
-    """He et al. 2016, table 1, bottleneck blocks with batch normalisation: 3, 4, 6, 3 of them make ResNet-50."""
-    stages = [_normalised(3, 64, 7)]
+    """He et al. 2016, table 1, bottleneck blocks with batch normalization: 3, 4, 6, 3 of them make ResNet-50."""
+    stages = [_normalized(3, 64, 7)]
     inside = 64
     for width, count in zip((64, 128, 256, 512), depths, strict=True):
         for block in range(count):
-            layers = _normalised(inside, width, 1) + _normalised(width, width, 3) + _normalised(width, 4 * width, 1)
-            stages.append(layers + (_normalised(inside, 4 * width, 1) if block == 0 else 0))
+            layers = _normalized(inside, width, 1) + _normalized(width, width, 3) + _normalized(width, 4 * width, 1)
+            stages.append(layers + (_normalized(inside, 4 * width, 1) if block == 0 else 0))
             inside = 4 * width
     return (*stages, 2048 * 1000 + 1000)
 
@@ -84,7 +84,7 @@ def _convolution(inside: int, outside: int, kernel: int) -> int:
     return inside * outside * kernel * kernel + outside
 
 
-def _normalised(inside: int, outside: int, kernel: int) -> int:
+def _normalized(inside: int, outside: int, kernel: int) -> int:
     return inside * outside * kernel * kernel + 2 * outside
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from latebind.adaptation.controller import (
     CHANGED,
+    COMPARED,
     ERRORS_APART,
     ESTABLISHED,
     FIRST_LESSON,
@@ -15,7 +16,6 @@ from latebind.adaptation.controller import (
     QUICKER,
     SHIFT_APART,
     SHIFTED,
-    TOLD,
     Controller,
     Decision,
     FidelityWatch,
@@ -215,7 +215,7 @@ def established() -> Controller:
 
 def test_the_fidelity_told_is_of_all_comparisons_since_the_last_alarm() -> None:
     found = established()
-    for number in range(TOLD):
+    for number in range(COMPARED):
         answered(found, 0, 1)
         compared(found, number % 50 > 1)  # every other error is left out of the watch
     assert sum(found.last) / len(found.last) == pytest.approx(0.96)

@@ -38,7 +38,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def another(following: Following, service: object) -> bool:
-    """Tell whether another service than this has figures."""
+    """Return whether another service than this has figures."""
     return following._client is not service and "digits" in following.figures()
 
 

@@ -25,7 +25,7 @@ PROMISE = Promise(0.95, 0.95)
 
 
 def rows(count: int, shares: list[float], seed: int) -> Rows:
-    """Features that tell the class, but not always: neighbours overlap."""
+    """Features that tell the class, but not always: neighbors overlap."""
     generator = torch.Generator().manual_seed(seed)
     classes = torch.multinomial(torch.tensor(shares), count, replacement=True, generator=generator)
     places = torch.nn.functional.one_hot(classes, WIDTH).float()

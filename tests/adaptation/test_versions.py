@@ -83,7 +83,7 @@ def test_the_levels_of_a_version_come_back_and_one_without_has_its_target(model:
 def test_levels_that_nobody_can_have_shown_are_refused(model: ModelDirectory, levels: tuple[VersionLevel, ...]) -> None:
     there = versions(model)
     name = there.publish(about(model, levels=levels), {"0-plain": head()}).name
-    with pytest.raises(RepositoryError, match="nobody can have measured"):
+    with pytest.raises(RepositoryError, match="implausible figures"):
         there.version(name)
 
 

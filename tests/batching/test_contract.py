@@ -122,5 +122,5 @@ def test_whoever_comes_behind_clients_that_have_all_left_begins_at_the_next_boun
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"take late or lazy\+ or graph"):
+    with pytest.raises(ConfigError, match=r"choose late or lazy\+ or graph"):
         make_policy(PolicyConfig("fastest"))

@@ -72,10 +72,10 @@ def test_calibrations_on_halves_are_judged_on_the_other_halves(repository: Path,
     every = subject(repository, built, len(built.calibrate))
     rows, broken = calibrations(every, promise=Promise(0.9, 0.9), splits=4, backend="eager", seed=3)
     assert len(rows) == 4
-    realised = [float(str(row["realised"])) for row in rows]
-    assert broken == sum(share < 0.9 for share in realised) <= 1
+    realized = [float(str(row["realized"])) for row in rows]
+    assert broken == sum(share < 0.9 for share in realized) <= 1
     assert all(float(str(row["at least"])) >= 0.9 and float(str(row["times less"])) > 1.0 for row in rows)
-    assert len(set(realised)) > 1
+    assert len(set(realized)) > 1
 
 
 @pytest.mark.parametrize("folds", [1, ROWS + 1])

@@ -48,7 +48,7 @@ def test_parts_that_have_ended_are_written_and_no_process_is_left(tmp_path: Path
     assert run.returncode == STATUS, errors
     assert "bound" in json.loads(file.read_text())
     assert "means over those of the best GraphB" in output
-    assert "interrupted: what is printed and written" in errors
+    assert "interrupted: only the results so far" in errors
     assert "Traceback" not in errors
     with pytest.raises(ProcessLookupError):  # all of its group have ended, and were reaped
         os.killpg(run.pid, 0)

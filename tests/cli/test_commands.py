@@ -184,15 +184,15 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("build tests.cli.test_commands:refuses --input image=float32:3x8x8", "raised ValueError: no checkpoint"),
         ("build tests.networks:Chain --input x=float32:9999999999x9999999999", "two such rows are larger than memory"),
         ("build tests.networks:Chain --input x=int64:99999999999999999999", "two such rows are larger than memory"),
-        ("build tests.networks:Chain --input image=float32:3xHx8", "no --dim says what H may be"),
+        ("build tests.networks:Chain --input image=float32:3xHx8", "H has no --dim"),
         ("build tests.networks:Chain --input image=float32:3xHx8 --dim H=8..1", "the range ends before it begins"),
         (f"{CHAIN} --dim H=1..8", "no input has the dimension H"),
         (f"{TAGGER} --data none.npz", "none.npz cannot be read: No such file"),
-        ("build tests.sequences:Backwards --input tokens=int64:L --dim L=1..9", "are of any length already"),
+        ("build tests.sequences:Backwards --input tokens=int64:L --dim L=1..9", "have any length already"),
         (f"{CHAIN} --seed -1", "--seed -1: give a whole number of 0 or more"),
         (f"{CHAIN} --name ../up", "a name has letters"),
         (f"{CHAIN} --weights none.safetensors", "error: none.safetensors cannot be read: No such file or directory\n"),
-        (f"{CHAIN} --weights {__file__}", "is no .safetensors file"),
+        (f"{CHAIN} --weights {__file__}", "is not a .safetensors file"),
         (f"{CHAIN} --threads 0", "threads 0: both must be 1 or more"),
         (f"{CHAIN} --fidelity 97", "give the share of equal answers"),
         (f"{CHAIN} --kind big", "there is no predictor 'big'"),
@@ -207,14 +207,17 @@ def test_a_log_that_was_altered_does_not_replay(tmp_path: Path, models: Path) ->
         ("models nowhere", "is not a directory"),
         ("serve nowhere --trace-rate 2", "give a share from 0 to 1"),
         ("serve nowhere --otlp localhost:4318", "give a URL such as http://127.0.0.1:4318"),
-        ("serve nowhere --log-format xml", "take text or json"),
+        ("serve nowhere --log-format xml", "choose text or json"),
         ("serve nowhere --port 0", "is not a directory"),
-        ("serve nowhere --evict fifo", "residency.policy is 'fifo': take late or lru, or name a class of your own"),
-        ("serve nowhere --evict nowhere.policies:Mine", "cannot be imported (No module named 'nowhere'): is it on"),
-        ("serve nowhere --policy best", "policy.name is 'best': take late or lazy+ or graph, or name a class"),
+        ("serve nowhere --evict fifo", "residency.policy is 'fifo': choose late or lru, or your own class"),
+        (
+            "serve nowhere --evict nowhere.policies:Mine",
+            "cannot be imported (No module named 'nowhere'): put its folder on",
+        ),
+        ("serve nowhere --policy best", "policy.name is 'best': choose late or lazy+ or graph, or your own class"),
         ("serve nowhere --cores 1,two", "--cores '1,two': give whole numbers"),
         ("serve nowhere --deadline-ms nan", "server.deadline is nan: give more than 0"),
-        ("serve nowhere --replicas 2", "--replicas: replicas are Ray's; add --on ray"),
+        ("serve nowhere --replicas 2", "--replicas: only Ray has replicas: add --on ray"),
         ("simulate nowhere", "is not a directory"),
         ("simulate nowhere --rate 0", "every --rate above 0"),
         ("simulate nowhere --rate 5 --rate nan", "every --rate above 0"),
@@ -267,7 +270,7 @@ def test_a_token_that_cannot_be_used_is_told_before_a_model_is_looked_for(tmp_pa
 def test_a_port_that_is_taken_is_told_before_a_model_is_looked_for(words: tuple[str, ...], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         code, said = run("serve", str(tmp_path / "nowhere"), *(w.format(other.getsockname()[1]) for w in words))
-    assert (code, "it is taken; name another port" in said) == (2, True), said
+    assert (code, "it is in use; choose another port" in said) == (2, True), said
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -46,4 +46,4 @@ def test_the_weights_of_all_models_are_added_up_and_their_machine_is_told_once(t
 def test_a_server_of_such_a_folder_says_how_the_others_are_served(folder: Path) -> None:
     result = CliRunner().invoke(app, ["serve", str(folder), "--port", "0"])
     assert result.exit_code == 2
-    assert result.output.strip().endswith("build it again. To serve the others: --model other")
+    assert result.output.strip().endswith("build it again. To serve only the others: --model other")

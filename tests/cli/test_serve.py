@@ -57,9 +57,9 @@ def test_a_machine_is_asked_for_no_core_that_it_has_not(tmp_path: Path) -> None:
         check_machine(EngineConfig(cores=(max(there),)), tmp_path / "events.jsonl")
         assert len(os.sched_getaffinity(0)) == 1
     for core in (9999, 10**20):
-        with pytest.raises(ConfigError, match=rf"names \[{core}\]: nobody may run there; this process runs on \["):
+        with pytest.raises(ConfigError, match=rf"names \[{core}\], where this process may not run: it may run on \["):
             check_machine(EngineConfig(cores=(core,)), None)
-    with pytest.raises(ConfigError, match="is not there, make it first"):
+    with pytest.raises(ConfigError, match="does not exist: create it first"):
         check_machine(EngineConfig(), tmp_path / "nowhere" / "events.jsonl")
 
 
@@ -225,7 +225,7 @@ def test_a_second_signal_ends_the_server_at_once_with_all_its_processes(tmp_path
 @pytest.mark.parametrize(
     ("host", "dashboard", "url", "said"),
     [
-        ("127.0.0.1", True, "http://127.0.0.1:8000", ["look at it: http://127.0.0.1:8000/dashboard/"]),
+        ("127.0.0.1", True, "http://127.0.0.1:8000", ["dashboard: http://127.0.0.1:8000/dashboard/"]),
         ("0.0.0.0", False, "http://0.0.0.0:8000", []),
         ("::", False, "http://[::]:8000", ["listening at [::] over IPv4 and IPv6"]),
         ("::1", False, "http://[::1]:8000", ["listening at [::1] over IPv6"]),

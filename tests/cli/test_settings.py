@@ -63,7 +63,7 @@ def test_where_nobody_says_each_core_but_the_frontends_has_a_worker_and_what_is_
     assert crew(tmp_path, "[engine]\nworkers = 1\n") == (1, 1)
     assert crew(tmp_path, workers=2) == (2, 1)
     assert crew(tmp_path, "[engine]\ngranularities = [1, 2]\nthreads = 2\n") == (2, 2)
-    with pytest.raises(ConfigError, match="both say how many workers there are"):
+    with pytest.raises(ConfigError, match="both set the number of workers"):
         crew(tmp_path, "[engine]\ngranularities = [1, 2]\n", workers=2)
     assert crew(tmp_path, on="ray") == (1, 1)  # a replica has the cores that it asks for
     assert crew(tmp_path, on="ray", cpus=4.0) == (3, 1)

@@ -204,7 +204,7 @@ def test_what_peoples_tools_call_goes_to_a_replica_with_the_model_that_body_or_p
         assert dead.called == 1
         assert reply.status == 400
         assert set(reply.json()) == form
-        assert "'double' is one of tensors alone" in reply.body.decode()
+        assert "'double' takes only tensors" in reply.body.decode()
         assert {entry["id"] for entry in cluster.call("GET", "/v1/models").json()["data"]} >= {"double"}
 
 

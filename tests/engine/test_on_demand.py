@@ -188,7 +188,7 @@ def test_a_stage_that_cannot_be_compiled_leaves_its_place_empty_and_its_pages_fr
     size, stamp = file.stat().st_size, file.stat().st_mtime_ns
     os.truncate(file, size + 1)
     try:
-        with pytest.raises(RepositoryError, match="altered"):
+        with pytest.raises(RepositoryError, match="changed"):
             piece.load()
     finally:
         os.truncate(file, size)

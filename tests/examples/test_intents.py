@@ -16,7 +16,7 @@ from examples.intents.varied import varied
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import Media, Task
 from latebind.folders.build import read_folder
-from latebind.folders.rows import read_labelled
+from latebind.folders.rows import read_labeled
 from tests.folders.making import SENTENCES, make_folder
 
 TEXTS = [(f"{sentence} {word}", str(place % 3)) for place, sentence in enumerate(SENTENCES) for word in ("a", "so", "")]
@@ -135,13 +135,13 @@ def test_the_command_writes_tables_that_a_build_takes(
     assert "right on test: " in capsys.readouterr().out
     made = read()
     labels = read_folder(str(tmp_path / "intents")).about.labels
-    labelled = read_labelled(tmp_path / "intents.csv", Media.TEXT, labels)
-    assert labelled.splits == ["train"] * 3 * 480 + ["validation"] * 240
+    labeled = read_labeled(tmp_path / "intents.csv", Media.TEXT, labels)
+    assert labeled.splits == ["train"] * 3 * 480 + ["validation"] * 240
     of_others = varied([text for text, _ in made["train"]], copies=2, seed=0)
-    assert labelled.raw["text"][:960] == of_others
+    assert labeled.raw["text"][:960] == of_others
     said = answers(tmp_path / "intents", [(text, "") for text in of_others])
-    assert [labels[number] for number in labelled.labels[:1440]] == [*said, *(label for _, label in made["train"])]
+    assert [labels[number] for number in labeled.labels[:1440]] == [*said, *(label for _, label in made["train"])]
     with (tmp_path / "unseen.csv").open(encoding="utf-8", newline="") as file:
         unseen = {row["text"] for row in csv.DictReader(file)}
-    assert unseen | {*labelled.raw["text"][1440:]} == {text for part in ("val", "test") for text, _ in made[part]}
+    assert unseen | {*labeled.raw["text"][1440:]} == {text for part in ("val", "test") for text, _ in made[part]}
     assert len(unseen) == 240

@@ -393,7 +393,7 @@ def texts(count: int, *, seed: int = 0) -> list[str]:
 
 
 def pictures(count: int, *, seed: int = 0) -> list[bytes]:
-    """Return pictures of many sizes, as PNG and JPEG, in colours and grey."""
+    """Return pictures of many sizes, as PNG and JPEG, in colors and grey."""
     random, numbers = Random(seed), np.random.default_rng(seed)
     found = list[bytes]()
     for place in range(count):

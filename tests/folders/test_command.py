@@ -57,14 +57,14 @@ def test_a_folder_is_built_with_learned_caches_and_listed(folder: Path, tmp_path
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--input", "input_ids=int64:L"], "--input: the folder says that itself"),
-        (["--output", "logits"], "--output: the folder says that itself"),
-        (["--weights", "w.safetensors"], "--weights: the folder says that itself"),
-        (["--data-option", "a=b"], "--data-option: the folder says that itself"),
+        (["--input", "input_ids=int64:L"], "--input: the folder defines that"),
+        (["--output", "logits"], "--output: the folder defines that"),
+        (["--weights", "w.safetensors"], "--weights: the folder defines that"),
+        (["--data-option", "a=b"], "--data-option: the folder defines that"),
         (["--task", "tag"], "is built for classify or rerank or embed"),
         (["--dim", "H=1..8"], "--dim H: what varies in the inputs"),
-        (["--fidelity", "cosine:0.99@0.97", "--data", "rows.csv"], "a cosine is promised of embeddings, and "),
-        (["--task", "embed", "--fidelity", "cosine:0.99@0.97"], "a cosine is shown on data like the texts to come"),
+        (["--fidelity", "cosine:0.99@0.97", "--data", "rows.csv"], "a cosine is promised only for embeddings, and "),
+        (["--task", "embed", "--fidelity", "cosine:0.99@0.97"], "a cosine is tested on texts like those to come"),
         (["--fidelity", "top3@0.97"], "That the order of a list stays cannot be promised"),
         (["--data", "rows.xlsx"], "give a table of texts"),
     ],
@@ -81,4 +81,4 @@ def test_options_without_a_use_for_a_folder_are_refused(
 def test_a_folder_that_is_not_there_is_told_of(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["build", str(tmp_path / "gone"), "--input", "x=float32:3"])
     assert done.exit_code == 2
-    assert "there is no such folder, and a function is written as" in " ".join(done.output.split())
+    assert "no such folder; write a function as" in " ".join(done.output.split())

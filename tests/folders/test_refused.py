@@ -90,16 +90,16 @@ def test_pickled_weights_are_refused_and_never_read(copy: Callable[[str], Path],
     (folder / "model.safetensors").unlink()
     assert "has no model.safetensors" in refusal(folder)
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Runs(ran)))
-    assert "its weights in pytorch_model.bin alone, a pickle, which may hold code" in refusal(folder)
+    assert "its weights in pytorch_model.bin only, a pickle, which may contain code" in refusal(folder)
     (folder / "model.safetensors").write_bytes(pickle.dumps(Runs(ran)))
-    assert "model.safetensors is no safetensors file" in refusal(folder)
+    assert "model.safetensors is not a safetensors file" in refusal(folder)
     assert not ran.exists()
 
 
-def test_quantised_weights_are_refused(copy: Callable[[str], Path]) -> None:
+def test_quantized_weights_are_refused(copy: Callable[[str], Path]) -> None:
     folder = copy("bert")
     change(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
-    assert "is quantised (gptq), and only plain numbers are read" in refusal(folder)
+    assert "is quantized (gptq), and only plain numbers are read" in refusal(folder)
 
 
 def test_language_models_are_refused_with_what_serves_them(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_an_unknown_architecture_is_refused_with_what_is_known(copy: Callable[[s
 def test_a_task_that_the_architecture_does_not_leave_open_is_refused(once: Path) -> None:
     assert "--task tag:" in (said := refusal(once / "bert", task="tag"))
     assert said.endswith("is built for classify or rerank or embed")
-    assert "has 3 classes, and a reranker has one" in refusal(once / "bert", task="rerank")
+    assert "has 3 classes, and a reranker must have one" in refusal(once / "bert", task="rerank")
     assert "did you mean 'classify'?" in refusal(once / "bert", task="clasify")
     assert "is built for embed" in refusal(once / "bert_mean", task="classify")
 
@@ -135,8 +135,8 @@ def test_a_task_that_the_architecture_does_not_leave_open_is_refused(once: Path)
 def test_a_task_may_be_chosen_where_the_architecture_leaves_it_open(once: Path) -> None:
     folder = read_folder(str(once / "bert"), task="embed")
     assert folder.about.task is Task.EMBED
-    assert folder.told == (
-        "the folder says nothing of pooling: an embedding is the mean over its text's tokens, not normalised",
+    assert folder.notes == (
+        "the folder does not define pooling: an embedding is the mean over its text's tokens, not normalized",
     )
     assert read_folder(str(once / "cross_encoder"), task="classify").about.labels == ("LABEL_0",)
 
@@ -197,7 +197,7 @@ def test_weights_in_several_files_are_read(once: Path, tmp_path: Path) -> None:
     assert torch.equal(found.answers(rows)[0], whole.answers(rows)[0])
     index["weight_map"] = dict.fromkeys(names, "../bert/model.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "names files that are not there" in refusal(folder)
+    assert "names missing files" in refusal(folder)
 
 
 def test_modules_that_are_not_served_are_refused(copy: Callable[[str], Path]) -> None:

@@ -81,7 +81,7 @@ def test_what_is_not_greedy_is_told() -> None:
     notes = sequence_of(network, "it").notes
     assert notes == (
         "num_beams=4 is not followed: answers are greedy",
-        "answers have at most 20 tokens, for generation_config.json has no max_length",
+        "answers have at most 20 tokens, because generation_config.json has no max_length",
         "bad_words_ids of several tokens are not followed",
     )
 
@@ -102,7 +102,7 @@ def one_token(network: Network) -> None:
     ("change", "says"),
     [
         (no_end, "my/folder: its generation_config.json has no eos_token_id"),
-        (another, "my/folder is a pegasus network, and text is written by those of T5"),
+        (another, "my/folder is a pegasus network, and text is generated only by those of T5"),
         (one_token, "my/folder reads 40 tokens and writes 1: give 2 or more"),
     ],
 )

@@ -124,5 +124,5 @@ def test_a_network_of_another_form_is_refused(bart_folder: Path, tmp_path: Path)
     (folder / "config.json").write_text(
         json.dumps({**said, "model_type": "mvp", "architectures": ["MvpForConditionalGeneration"]})
     )
-    with pytest.raises(ConfigError, match="is a mvp network, and text is written by those of T5"):
+    with pytest.raises(ConfigError, match="is a mvp network, and text is generated only by those of T5"):
         read_folder(str(folder))

@@ -65,7 +65,7 @@ def tell(*, imports: Sequence[str] = ()) -> dict[str, Any]:
 def test_it_is_as_if_it_were_started_by_whoever_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FORKS.warm()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLOUR", "green")
+    monkeypatch.setenv("COLOR", "green")
     with on_one_core():
         core = os.sched_getaffinity(0)
         found = tell()

@@ -216,6 +216,6 @@ def test_an_option_that_there_is_not_or_of_another_type_is_refused_with_what_to_
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_built(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ConfigError, match="name another port"):
+    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ConfigError, match="choose another port"):
         latebind.serve(Doubles(), ROWS, folder=tmp_path, port=other.getsockname()[1])
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from examples.cifar10.data import (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Five sheets of 1,000 images; image i of sheet s has the colour (s, row of it, column of it) all over."""
+    """Five sheets of 1,000 images; image i of sheet s has the color (s, row of it, column of it) all over."""
     for sheet in range(5):
         pixels = np.zeros((25, 32, 40, 32, 3), dtype=np.uint8)
         pixels[..., 0] = sheet

@@ -88,7 +88,7 @@ class Ends(nn.Module):
                 return functional.log_softmax(found, -1)
             case "sigmoid":
                 return found.sigmoid()
-            case "normalised":
+            case "normalized":
                 return functional.normalize(found)
             case "softmax within":
                 return found.softmax(1) * 100
@@ -104,7 +104,7 @@ def directory_of(module: nn.Module, folder: Path) -> ModelDirectory:
     return build_program(module.eval(), {"x": ROWS[:4]}, directory=folder / "m", name="m", backends=["eager"]).directory
 
 
-@pytest.mark.parametrize("end", ["linear", "sigmoid", "normalised", "softmax within"])
+@pytest.mark.parametrize("end", ["linear", "sigmoid", "normalized", "softmax within"])
 def test_nothing_is_taken_for_a_classifier_that_only_may_be_one(end: str, tmp_path: Path) -> None:
     directory = directory_of(Ends(end), tmp_path)
     assert "--task classify" in doubt(directory, (SAMPLES, SAMPLES), "")
@@ -114,9 +114,9 @@ def test_nothing_is_taken_for_a_classifier_that_only_may_be_one(end: str, tmp_pa
 
 def test_a_declaration_labels_and_a_final_softmax_say_that_it_is_one(tmp_path: Path) -> None:
     directory = directory_of(Ends("linear"), tmp_path)
-    labelled = Samples((ROWS,), torch.zeros(40, dtype=torch.int64))
+    labeled = Samples((ROWS,), torch.zeros(40, dtype=torch.int64))
     assert not doubt(directory, (SAMPLES, SAMPLES), "classify")
-    assert not doubt(directory, (SAMPLES, labelled), "")
+    assert not doubt(directory, (SAMPLES, labeled), "")
     for end in ("softmax", "log_softmax"):
         assert not doubt(directory_of(Ends(end), tmp_path), (SAMPLES, SAMPLES), "")
 

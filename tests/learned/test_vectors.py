@@ -65,7 +65,7 @@ def built(folder: Path, backend: str, module: nn.Module | None = None) -> ModelD
     ).directory
 
 
-def test_cosines_and_neighbours_are_those_of_a_count_by_hand() -> None:
+def test_cosines_and_neighbors_are_those_of_a_count_by_hand() -> None:
     vectors = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
     turned = vectors @ torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     np.testing.assert_allclose(cosines_of(vectors, 3 * vectors), 1.0)
@@ -184,7 +184,7 @@ def test_figures_that_nobody_can_have_measured_are_refused(tmp_path: Path) -> No
     found = Nearness(0.99, 0.97, 1.0, 0.99, 0.95, 2000, 400, 0.999, 0.99, 0.98, 1e-3, 2e-3, ROUNDING)
     assert read_nearness(directory.write_files({NEARNESS: json_bytes(found)})) == found
     for wrong in (replace(found, lower=1.5), replace(found, samples=0)):
-        with pytest.raises(RepositoryError, match="nobody can have measured"):
+        with pytest.raises(RepositoryError, match="implausible figures"):
             read_nearness(directory.write_files({NEARNESS: json_bytes(wrong)}))
 
 

@@ -369,7 +369,7 @@ def test_predict_and_rerank_are_answered_by_queries_of_such_models(served: Serve
     [
         ("/v1/embeddings", {"model": "route", "input": "a"}, "model 'route' reads sentence, not text"),
         ("/v1/embeddings", {"model": "vector", "input": [5, 6]}, "'vector' takes no tokens: send texts"),
-        ("/v1/embeddings", {"model": "scene", "input": "a"}, "model 'scene' is a query, and its first output"),
+        ("/v1/embeddings", {"model": "scene", "input": "a"}, "model 'scene' is a query whose first output"),
         ("/v1/embeddings", {"model": "judge", "input": "a"}, "model 'judge' is one to rerank"),
         ("/classify", {"model": "judge", "input": ["a"]}, "'judge'"),
     ],

@@ -85,7 +85,7 @@ def test_only_listed_files_are_read_and_only_as_they_were_listed(path: Path) -> 
 def test_a_manifest_with_an_odd_file_name_is_refused(path: Path, name: str) -> None:
     manifest = {"format": 1, "files": {name: {"bytes": 0, "sha256": entry_of(b"").sha256}}}
     (path / MANIFEST).write_bytes(json_bytes(manifest))
-    with pytest.raises(RepositoryError, match="no file name of a model directory"):
+    with pytest.raises(RepositoryError, match="not a valid file name in a model directory"):
         ModelDirectory.open(path)
 
 
@@ -144,7 +144,7 @@ def test_a_directory_that_changes_while_it_is_opened_is_looked_at_again(
 
     monkeypatch.setattr("latebind.repository.directory.verify", verify_later)
     if changes == MOST_CHANGES:
-        with pytest.raises(RepositoryError, match="replaced faster than it can be read"):
+        with pytest.raises(RepositoryError, match="changes faster than it can be read"):
             ModelDirectory.open(path)
     else:
         assert ModelDirectory.open(path).read(MODEL) == (b"0" if changes else FILES[MODEL])

@@ -64,7 +64,7 @@ def test_a_broken_query_is_told_where_it_is_needed(folder: Path) -> None:
 def test_where_one_model_is_broken_the_words_are_told_that_serve_the_others(folder: Path) -> None:
     (folder / "a" / "1" / "model.json").write_text("{ }")
     with pytest.raises(
-        RepositoryError, match=r"a/1/model.json differs .* To serve the others: --model b --model c --mod"
+        RepositoryError, match=r"a/1/model.json differs .* To serve only the others: --model b --model c --mod"
     ):
         find_served(folder)
     assert served(folder, "b", "c", "lone") == (["b/1", "c/1"], ["lone.query.toml"])
@@ -76,7 +76,7 @@ def test_where_one_model_is_broken_the_words_are_told_that_serve_the_others(fold
 
 def test_a_folder_without_a_model_is_told_and_one_that_is_not_there(tmp_path: Path) -> None:
     for look in (sort_out, find_served):
-        with pytest.raises(RepositoryError, match="holds no model: make one with `latebind build`"):
+        with pytest.raises(RepositoryError, match="contains no model: make one with `latebind build`"):
             look(tmp_path)
         with pytest.raises(RepositoryError, match="is not a directory"):
             look(tmp_path / "nowhere")
@@ -91,12 +91,12 @@ def test_folders_that_look_like_versions_are_told_with_why_they_are_none(folder:
     told = Repository(folder).passed_over()
     expected = [
         ("a/2", "has no manifest.json"),
-        ("b/v2", "is a number: rename"),
+        ("b/v2", "named by a number: rename"),
         ("c/7", "leads out of the repository"),
     ]
     assert len(told) == len(expected)
     for said, (path, why) in zip(told, expected, strict=True):
-        assert said.startswith(f"{folder / path} is passed over: ")
+        assert said.startswith(f"{folder / path} is skipped: ")
         assert why in said
     assert len(Repository(folder).passed_over(["a"])) == 1
 

@@ -128,7 +128,7 @@ def test_a_version_that_is_half_uploaded_is_left_until_it_is_whole(
         mirror.refresh()
         assert name not in there(mirror.folder)
         aside.rename(late)
-    assert "a version 3 is not whole yet: more.bin is on its way" in log_of(caplog)
+    assert "a version 3 is not complete yet: more.bin is missing" in log_of(caplog)
     mirror.refresh()
     assert {"a/3", "b/1"} <= {*there(mirror.folder)}
 
@@ -144,7 +144,7 @@ def test_what_differs_from_its_manifest_is_left_and_what_was_here_stays(
     assert (mirror.folder / "b/1/other.bin").read_bytes() == b"b"
     assert there(mirror.folder) == ["a/1", "a/2", "b/1", "ask.query.toml"]
     assert "/b/1/other.bin differs from the manifest" in log_of(caplog)
-    assert "/a/1/manifest.json is broken" in log_of(caplog)
+    assert "/a/1/manifest.json is invalid" in log_of(caplog)
 
 
 def test_a_file_that_is_longer_than_its_manifest_says_is_not_read_to_its_end(store: Path, tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_more_than_is_allowed_is_refused_before_anything_is_fetched(store: Path,
 def test_an_empty_store_takes_nothing_away(store: Path, mirror: Mirror) -> None:
     mirror.refresh()
     store.rename(store.with_name("gone"))
-    with pytest.raises(RepositoryError, match=r"holds no model|cannot be read"):
+    with pytest.raises(RepositoryError, match=r"contains no model|cannot be read"):
         mirror.refresh()
     assert there(mirror.folder) == ["a/1", "a/2", "b/1", "ask.query.toml"]
 
@@ -211,7 +211,7 @@ def test_a_manifest_that_leads_elsewhere_is_refused(
     manifest = store / "b/1/manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b"other.bin", b"../../b.bin"))
     mirror.refresh()
-    assert "is no file name of a model directory" in log_of(caplog)
+    assert "is not a valid file name in a model directory" in log_of(caplog)
     assert "b/1" not in there(mirror.folder)
 
 

@@ -89,7 +89,7 @@ def test_a_file_that_is_altered_while_it_is_mapped_is_not_read(tmp_path: Path) -
     directory = ModelDirectory.create(tmp_path / "1", {FILE: bytes(4 * PAGE)})
     file = MappedFile(directory, FILE)
     os.utime(directory.path / FILE, ns=(0, 0))
-    with pytest.raises(RepositoryError, match="altered while it is served"):
+    with pytest.raises(RepositoryError, match="changed while it is served"):
         file.hold(file.runs([(0, PAGE)]))
     assert present(directory) == 0
 
@@ -141,5 +141,5 @@ def older(folder: Path, tensors: dict[str, torch.Tensor]) -> ModelDirectory:
 def test_a_file_that_holds_no_tensors_is_refused(tmp_path: Path, broken: bytes) -> None:
     directory = ModelDirectory.create(tmp_path / "1", {"w.safetensors": broken})
     for read in (MappedTensors, read_tensors):
-        with pytest.raises(RepositoryError, match="no safetensors file"):
+        with pytest.raises(RepositoryError, match="not a safetensors file"):
             read(directory, "w.safetensors")

@@ -153,7 +153,7 @@ def kept(rows: int = 300) -> Kept:
     return Kept(images[:rows].flatten(1), labels[:rows], 10)
 
 
-def test_nearest_neighbours_are_those_of_scikit_learn() -> None:
+def test_nearest_neighbors_are_those_of_scikit_learn() -> None:
     images, _ = digits()
     asked, known = images[400:450], kept()
     peer = KNeighborsClassifier(10, algorithm="brute").fit(known.rows.numpy(), known.answers.numpy())

@@ -24,7 +24,7 @@ def policy(name: str, size: int, window: float = 0.0) -> PolicyConfig:
     return PolicyConfig(f"{simulated.POLICIES}:{name}", size, window, shed=False)
 
 
-def test_sorted_batches_are_of_neighbours_in_length() -> None:
+def test_sorted_batches_are_of_neighbors_in_length() -> None:
     assert _ran(policy("Sorted", 2)) == [(9,), (5, 6), (7, 40), (41,)]
 
 

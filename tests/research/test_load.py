@@ -107,7 +107,7 @@ def kept(*runs: load.Played) -> dict[str, object]:
 
 def test_a_class_is_under_its_promise_by_what_was_wrong_and_by_more_than_chance_only_if_that_is_unlikely() -> None:
     row = kept(of(0.9, 9, 100), of(0.9, 11, 100), of(0.9, 30, 100))
-    assert (row["answers"], row["realised"], row["runs under it"]) == (300, "0.8333", "2 of 3")
+    assert (row["answers"], row["realized"], row["runs under it"]) == (300, "0.8333", "2 of 3")
     assert row["with a chance under 0.05"] == 1
     assert row["by chance, if exact"] == "1.3"  # 0.417 of each
 
@@ -125,7 +125,7 @@ def test_each_quarter_of_the_lengths_is_told_by_itself() -> None:
     played = load.Played(np.full(100, 0.9), lengths <= 75, lengths <= 75, np.arange(100))
     table = load.kept_by_length({(load.STEADY, 1.0): {load.OURS: [played]}}, lengths)
     assert [row["length"] for row in table] == list(load.QUARTERS)
-    assert [row["realised"] for row in table] == ["1.0000", "1.0000", "1.0000", "0.0000"]
+    assert [row["realized"] for row in table] == ["1.0000", "1.0000", "1.0000", "0.0000"]
     assert {row["answers"] for row in table} == {25}
 
 

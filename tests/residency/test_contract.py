@@ -140,5 +140,5 @@ def test_naming_victims_changes_nothing(config: ResidencyConfig) -> None:
 
 
 def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="take late or lru"):
+    with pytest.raises(ConfigError, match="choose late or lru"):
         make_policy(ResidencyConfig(policy="best"))

@@ -102,7 +102,7 @@ class Site:
         return self.await_(count())
 
     def is_well(self) -> bool:
-        """Tell whether a plain call is still answered, rightly."""
+        """Return whether a plain call is still answered, rightly."""
         reply = self.post("/v2/models/scalar/infer", {"inputs": [scalar(21.0)]})
         return reply.status == 200 and reply.json()["outputs"][0]["data"] == [42.0]
 

@@ -76,13 +76,13 @@ def test_what_is_not_quite_the_token_opens_nothing(shown: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "has not a token on each line"),
-        (b"two tokens-in-one-line", "has not a token on each line"),
-        (b"first-0123456789abcdef\nsecond 0123456789abcdef\n", "has not a token on each line"),
+        (b"", "does not have a token on each line"),
+        (b"two tokens-in-one-line", "does not have a token on each line"),
+        (b"first-0123456789abcdef\nsecond 0123456789abcdef\n", "does not have a token on each line"),
         (b"first-0123456789abcdef\nshort\n", "under 16 characters"),
         (b"first-0123456789abcdef\n" * 5, "has 5 tokens"),
-        ("schlüssel-0123456789".encode(), "has not a token on each line"),
-        (b"\0" * 32, "has not a token on each line"),
+        ("schlüssel-0123456789".encode(), "does not have a token on each line"),
+        (b"\0" * 32, "does not have a token on each line"),
         (b"short", "under 16 characters"),
     ],
 )
@@ -167,7 +167,7 @@ def test_a_refused_call_ends_before_its_body_is_read(guarded: Site) -> None:
 
 
 def grpc_refuses(site: Site, method: str, *tokens: str) -> bool:
-    """Tell whether a call without content is refused for its tokens."""
+    """Return whether a call without content is refused for its tokens."""
     metadata = [("authorization", f"Bearer {token}") for token in tokens]
     with grpc.insecure_channel(address(site)) as channel:
         try:
@@ -284,7 +284,7 @@ def test_other_machines_may_change_what_is_served_only_with_the_admins_token() -
         (FrontendConfig(host="::1"), ""),
         (ANYWHERE, "give --token-file"),
         (FrontendConfig(host="models.example", tls_cert="c", tls_key="k"), "give --token-file"),
-        (FrontendConfig(host="0.0.0.0", token_file="t"), "in the clear"),
+        (FrontendConfig(host="0.0.0.0", token_file="t"), "unencrypted"),
         (FrontendConfig(host="0.0.0.0", token_file="t", tls_cert="c", tls_key="k"), ""),
         (FrontendConfig(host="0.0.0.0", tls_cert="c", tls_key="k", tls_client_ca="a"), ""),
     ],

@@ -297,7 +297,7 @@ def test_another_engine_with_the_same_files_answers_the_rest() -> None:
 def test_rows_that_one_version_read_are_not_answered_by_another() -> None:
     async def test() -> None:
         gateway = Turning(same_files=False)
-        with pytest.raises(Superseded, match="send it again"):
+        with pytest.raises(Superseded, match="send the request again"):
             await asked(Service(gateway), TEXTS)
         assert gateway.taken == 0
 
@@ -350,7 +350,7 @@ def test_outputs_that_are_as_large_as_their_rows_are_refused_before_rows_of_seve
     async def test() -> None:
         gateway = Arithmetic()
         service = Service(gateway)
-        with pytest.raises(InvalidRequest, match="each as a call of its own"):
+        with pytest.raises(InvalidRequest, match="each as a separate call"):
             await service.infer_raw(READS, call_of("scores", "tags"), {"text": ["a", "b c"]})
         assert not gateway.claims
         answer, _ = await service.infer_raw(READS, call_of("scores", "tags"), {"text": ["a d", "b c"]})
@@ -485,7 +485,7 @@ def test_calls_beyond_the_line_are_refused_at_once_and_those_in_it_are_read() ->
         service, held = holding(Limits(preparing=1, preparing_calls=3))
         calls = [asyncio.create_task(service.prepare(READS, MANY)) for _ in range(3)]
         await asyncio.to_thread(held.begun.acquire)
-        with pytest.raises(Refused, match="3 calls have inputs that are still to be read"):
+        with pytest.raises(Refused, match="3 calls wait for their inputs to be read"):
             await service.prepare(READS, MANY)
         held.go()
         assert [len(rows) for rows in await asyncio.gather(*calls)] == [FEW + 1] * 3
@@ -503,7 +503,7 @@ def test_a_call_for_which_no_memory_is_left_is_refused_and_not_blamed() -> None:
         gateway = Arithmetic()
         gateway.preprocessors["reads"] = Words(none_left)
         for texts in (MANY, {"text": ["a"]}):
-            with pytest.raises(Refused, match="no memory is left"):
+            with pytest.raises(Refused, match="not enough memory"):
                 await Service(gateway).prepare(READS, texts)
 
     run(test)

@@ -117,7 +117,7 @@ def test_a_port_that_is_taken_is_a_clear_error(site: Site, key: str) -> None:
         await Frontend(Arithmetic(), config).open()
 
     with pytest.raises(
-        ConfigError, match=f"^{key}: cannot listen on 127.0.0.1 port {taken}: it is taken; name another"
+        ConfigError, match=f"^{key}: cannot listen on 127.0.0.1 port {taken}: it is in use; choose another"
     ):
         asyncio.run(open_again())
 

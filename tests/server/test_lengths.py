@@ -394,7 +394,7 @@ def test_what_rows_of_each_length_take_is_listed(models: Path, tmp_path: Path) -
     assert (lengths[0], lengths[-1]) == (1, LONGEST)
     assert lengths == sorted(set(lengths))
     assert {row["length"] for row in told["stages"]} == {LONGEST, HIGHEST * WIDEST}
-    assert "what rows of some lengths take" in result.output
+    assert "time by row length" in result.output
 
 
 def test_whoever_builds_or_serves_rows_that_no_request_holds_is_told() -> None:

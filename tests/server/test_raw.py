@@ -142,7 +142,7 @@ def test_a_text_that_is_too_long_is_refused_or_cut_where_it_may_be_and_the_reply
 def test_outputs_as_long_as_their_rows_come_for_rows_of_one_length_alone(site: Site) -> None:
     told = check_clean(ask(site, described(shape=(2,), data=["a", "b c"]), outputs=None))
     assert "output 'tags' is as large as its row" in told
-    assert "each as a call of its own" in told
+    assert "each as a separate call" in told
     reply = ask(site, described(shape=(2,), data=["a b", "c d"]), outputs=("tags",)).json()
     assert (reply["outputs"][0]["shape"], reply["outputs"][0]["data"]) == ([2, 2], [*numbers("a b"), *numbers("c d")])
 
@@ -233,7 +233,7 @@ def test_metadata_have_the_raw_inputs_and_the_configuration_the_tensors_in_their
 REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ([described(data=[1])], "not BYTES"),
     ([described(data=["a", "b"])], "more elements than its shape"),
-    ([described(shape=(2,), data=["a"])], "has 1 elements: its shape asks for 2"),
+    ([described(shape=(2,), data=["a"])], "has 1 elements: its shape needs 2"),
     ([described(data=[["a", "b"]])], "more elements than its shape"),
     ([described(shape=(1, 2), data=["a", "b"])], "must be [-1, 1] or [-1]"),
     ([described(shape=(), data="a")], "must be [-1, 1] or [-1]"),
@@ -244,7 +244,7 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
     ([described(name="text_pair", data=["a"])], "'text' is missing"),
     ([described(shape=(2,), data=["a", "b"]), described(name="text_pair", data=["a"])], "a batch of 1 rows"),
     ([{**described(data=["a"]), "datatype": "FP32"}], "must be BYTES"),
-    ([described(data=["a"]), {"name": "ids", "shape": [1, 1], "datatype": "INT64", "data": [1]}], "take the place of"),
+    ([described(data=["a"]), {"name": "ids", "shape": [1, 1], "datatype": "INT64", "data": [1]}], "in their place"),
     ([described(data=["a\0b"])], "has a NUL"),
     ([described(data=[""])], "has no words"),
     ([described()], "must have either data or"),
@@ -254,8 +254,8 @@ REFUSED: list[tuple[list[dict[str, Any]], str]] = [
         [described(parameters={"shared_memory_region": "r", "shared_memory_byte_size": 8})],
         "not read from shared memory",
     ),
-    ([described(data=["a b"], parameters={"content_type": "base64"})], "element 0 of input 'text' is no base64"),
-    ([described(data=["/w=="], parameters={"content_type": "base64"})], "no UTF-8 at byte 0"),
+    ([described(data=["a b"], parameters={"content_type": "base64"})], "element 0 of input 'text' is not base64"),
+    ([described(data=["/w=="], parameters={"content_type": "base64"})], "not UTF-8 at byte 0"),
 ]
 
 
@@ -275,13 +275,13 @@ def test_a_string_that_is_no_unicode_is_refused(site: Site, text: bytes) -> None
 BLOBS: list[tuple[bytes, int, str]] = [
     (b"", 1, "must have either data or"),
     (b"\1\0\0", 1, "elements have 4 bytes each"),
-    (b"\xff\xff\xff\xff", 1, "is said to have 4294967295 bytes, and 0 are there"),
-    (elements(b"a") + b"x", 1, "has 1 bytes behind the 1 elements"),
+    (b"\xff\xff\xff\xff", 1, "has a stated length of 4294967295 bytes, but 0 are left"),
+    (elements(b"a") + b"x", 1, "has 1 bytes after the 1 elements"),
     (elements(b"a"), 2, "elements have 4 bytes each"),
-    (elements(b"abcd"), 2, "has 1 elements and a rest"),
-    (elements(b"a", b"b"), 1, "has 5 bytes behind"),
-    (elements(b"a\xff"), 1, "no UTF-8 at byte 1"),
-    (elements(b"\xed\xa0\x80"), 1, "no UTF-8 at byte 0"),
+    (elements(b"abcd"), 2, "has 1 complete elements and some bytes"),
+    (elements(b"a", b"b"), 1, "has 5 bytes after"),
+    (elements(b"a\xff"), 1, "not UTF-8 at byte 1"),
+    (elements(b"\xed\xa0\x80"), 1, "not UTF-8 at byte 0"),
     (elements(b"a\0"), 1, "has a NUL"),
 ]
 
@@ -293,7 +293,7 @@ def test_binary_elements_that_lie_are_refused(site: Site, raw: Raw, blob: bytes,
         asked = message("reads", described(shape=(count,)), raw=[blob])
         status, told = raw.refusal(asked.SerializeToString())
         assert status == "INVALID_ARGUMENT"
-        assert says in told or "and a rest" in told
+        assert says in told or "and some bytes" in told
     assert site.taken == 0
 
 
@@ -305,11 +305,11 @@ def test_a_body_that_is_shorter_or_longer_than_said_is_refused(site: Site) -> No
 
 def test_rpc_contents_that_do_not_fit_are_refused(raw: Raw) -> None:
     for asked, says in (
-        (message("reads", described(shape=(2,), contents=[b"a"])), "has 1 bytes_contents: its shape asks for 2"),
+        (message("reads", described(shape=(2,), contents=[b"a"])), "has 1 bytes_contents: its shape needs 2"),
         (message("reads", described()), "has 0 bytes_contents"),
         (message("reads", described(contents=[b"a"]), raw=[elements(b"a")]), "send one of them"),
         (message("reads", described(), raw=[elements(b"a")] * 2), "raw_input_contents has 2 entries"),
-        (message("reads", described(contents=[b"\xff"])), "no UTF-8 at byte 0"),
+        (message("reads", described(contents=[b"\xff"])), "not UTF-8 at byte 0"),
         (message("views", described(name="image", contents=[b"abc"])), "element 0 of 'image' is no picture"),
     ):
         status, told = raw.refusal(asked.SerializeToString())

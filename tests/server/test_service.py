@@ -88,7 +88,7 @@ def test_a_call_on_its_way_is_answered_by_the_version_that_took_over() -> None:
     ("change", "version", "error", "says"),
     [
         ({}, "1", NotFound, "no version '1': it has 2"),
-        ({"inputs": (TensorSpec("x", "float64", (2,)),)}, None, Unavailable, "became another"),
+        ({"inputs": (TensorSpec("x", "float64", (2,)),)}, None, Unavailable, "was replaced"),
     ],
 )
 def test_a_call_that_wants_its_version_or_other_tensors_is_not_answered_by_another(

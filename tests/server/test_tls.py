@@ -131,7 +131,7 @@ def test_files_that_cannot_be_used_are_a_clear_error(folder: Path, pair: Pair) -
         (pair.certificate, pair.key, "none.ca", r"none\.ca, which TLS needs, cannot be read"),
         (pair.certificate, other.key, "", "do not fit: key values mismatch"),
         (str(text), pair.key, "", "do not fit"),
-        (pair.certificate, pair.key, str(text), "is no certificate"),
+        (pair.certificate, pair.key, str(text), "is not a certificate"),
     ):
         with pytest.raises(ConfigError, match=says):
             server_context(FrontendConfig(tls_cert=cert, tls_key=key, tls_client_ca=ca))

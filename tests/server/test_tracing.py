@@ -173,7 +173,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return caplog.messages
 
 
-NO_LOG: list[dict[str, Any]] = [{"log_colour": True}, {"log_file": "/etc/passwd"}, {"log_format": "ISO8601"}]
+NO_LOG: list[dict[str, Any]] = [{"log_color": True}, {"log_file": "/etc/passwd"}, {"log_format": "ISO8601"}]
 NO_LOG += [{"log_info": "false"}, {"log_info": None}]
 NO_LOG += [{"log_verbose_level": level} for level in (-1, True, 2**40, "1")]
 

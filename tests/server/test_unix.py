@@ -75,8 +75,8 @@ def test_a_path_at_which_no_socket_can_be_is_refused_and_nothing_is_removed(tmp_
     file = tmp_path / "file"
     file.write_text("mine")
     for path, told in (
-        (file, "is no socket"),
-        (tmp_path, "is no socket"),
+        (file, "is not a socket"),
+        (tmp_path, "is not a socket"),
         (tmp_path / "nowhere" / "socket", "make that folder writable"),
         (file / "socket", "cannot listen"),
         (tmp_path / ("long" * 40), "too long"),

@@ -12,7 +12,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import EventLog, read_log
 from latebind.scheduler import Scheduler
-from latebind.simulation.driver import Record, Simulator, summarise
+from latebind.simulation.driver import Record, Simulator, summarize
 from latebind.simulation.workloads import Arrival, Lengths, poisson, stepped
 from research.hardware.networks import NETWORKS
 from research.policies import BATCHING
@@ -57,7 +57,7 @@ def test_lookups_aside_answer_early_and_cost_the_others_nothing() -> None:
 
 def test_exits_are_drawn_at_the_hit_rates() -> None:
     records = simulate(EXITING, rate=100, seed=5)
-    summary = summarise(records, allowed=0.05)
+    summary = summarize(records, allowed=0.05)
     latencies = sorted(record.latency for record in records if record.outcome is Outcome.ANSWERED)
     assert (summary.p50, summary.p99) == (
         latencies[(len(latencies) + 1) // 2 - 1],

@@ -10,7 +10,7 @@ from latebind.domain.costs import Curve, Grid, ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.domain.sizes import Dim
 from latebind.simulation.driver import Record
-from latebind.simulation.lengths import by_quarter, read_rows, told_rows, why_padded, with_rows
+from latebind.simulation.lengths import by_quarter, describe_rows, read_rows, why_padded, with_rows
 from latebind.simulation.workloads import Arrival
 
 L = (Dim("L", 1, 512),)
@@ -91,7 +91,7 @@ def test_figures_by_quarter_count_who_was_answered_in_time() -> None:
     records = [Record(number, "text", 0.0, ended, Outcome.ANSWERED, 0) for number, ended in ends]
     records[0] = Record(0, "text", 0.0, 0.5, Outcome.EXPIRED, 0)
     assert by_quarter(records, (5, 400, 6, 7, 8, 300, 9, 20), 1.0) == (0.5, 0.5, 0.0, 0.0)
-    assert told_rows(((5, 1), (9, 2), (400, 3))) == "lengths 5 to 400, half up to 9"
+    assert describe_rows(((5, 1), (9, 2), (400, 3))) == "lengths 5 to 400, half up to 9"
 
 
 def test_the_reason_for_padding_is_what_the_costs_say() -> None:

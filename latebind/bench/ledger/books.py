@@ -1,4 +1,4 @@
-"""The ledger itself: requests sent, how each ended, and what must never happen. Pure; times are arguments."""
+"""The ledger: requests sent, how each ended, and what must never happen. Pure; times are arguments."""
 
 from array import array
 from collections import Counter, deque
@@ -9,7 +9,7 @@ import numpy as np
 
 from latebind.bench.ledger.questions import Question, Rows
 
-EVIDENCE = 10  # cases of each fault that are told in words
+EVIDENCE = 10  # cases of each fault that are described in words
 RECENT = 256  # requests that have ended, among which an answer that is wrong may belong to one
 
 
@@ -56,7 +56,7 @@ class Times:
 class Ledger:
     """Records requests and what comes back.
 
-    `faults` counts what must never be, `evidence` tells the first cases. `times` are kept for each end; `good` counts
+    `faults` counts what must never be, `evidence` has the first cases. `times` are kept for each end; `good` counts
     right answers within the deadline.
     """
 

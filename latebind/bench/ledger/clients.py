@@ -1,4 +1,4 @@
-"""The ledger's clients for HTTP and gRPC: they send requests and record in the ledger what became of each."""
+"""The ledger's clients for HTTP and gRPC: they send requests and record their outcomes in the ledger."""
 
 import asyncio
 import json

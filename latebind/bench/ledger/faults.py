@@ -1,4 +1,4 @@
-"""Injects faults into a running server: kills or stops its engine, loads its models again."""
+"""Injects faults into a running server: kills or stops its engine, reloads its models."""
 
 import asyncio
 import signal
@@ -40,7 +40,7 @@ class Injected:
 
 @dataclass(slots=True)
 class Injector:
-    """Does one thing to a server so many times, evenly over the requests. `done` tells what.
+    """Injects one fault into a server so many times, evenly over the requests. `done` lists them.
 
     Of several the one at `place` of `places` acts between the others.
     """

@@ -1,4 +1,4 @@
-"""Models for the ledger, whose right answers are known to the last bit, and a server of our own with them."""
+"""Models for the ledger, whose correct answers are known to the last bit, and a server with them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Sends requests at their times, whatever becomes of them, until every one has ended. Root of the ledger's tasks.
+"""Sends requests at their times, without waiting for answers, until every one has ended. Root of the ledger's tasks.
 
 Meanwhile it watches from outside how much memory the server's processes take. Tables of what was played are at the end.
 """
@@ -123,7 +123,7 @@ async def _connected(target: Target, ledger: Ledger, patience: float) -> AsyncIt
 
 
 async def _watch(process: int, played: Played, requests: int, tell: Progress) -> None:
-    """Tell how far it is, and note what the server takes, if it is ours to look at, every so often."""
+    """Report progress, and record the server's memory if it is on this machine, at intervals."""
     loop = asyncio.get_running_loop()
     while True:
         tell(f"{played.ledger.asked_count:,} requests, {played.ledger.open} open", played.ledger.asked_count / requests)

@@ -1,4 +1,4 @@
-"""The requests of the ledger and their right answers, numbers only: each follows from its number, no two are alike."""
+"""The ledger's requests and their correct answers, numbers only: each follows from its number, and all differ."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`latebind bench`: measure models and servers of your own."""
+"""`latebind bench`: measure your own models and servers."""
 
 import signal
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import typer
 
 from latebind.cli.commands import STYLE, DeferredCommands
 
-STATUS = 128 + signal.SIGINT  # what shells expect of a process that SIGINT ended
+STATUS = 128 + signal.SIGINT  # which shells expect from a process that SIGINT ended
 
 
 class Benchmarks(DeferredCommands):
@@ -20,11 +20,11 @@ class Benchmarks(DeferredCommands):
     }
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command. Whoever interrupts it has what was measured by then, and status 130."""
+        """Run the command. If it is interrupted, the results so far are printed, and the status is 130."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            typer.echo("interrupted: what is printed and written is what was measured by then", err=True)
+            typer.echo("interrupted: only the results so far were printed and written", err=True)
             raise typer.Exit(STATUS) from None
 
 
@@ -33,7 +33,7 @@ app = typer.Typer(cls=Benchmarks, no_args_is_help=True, **STYLE)
 
 @app.callback()
 def bench() -> None:
-    """Measure models and servers of your own; every command prints its settings.
+    """Measure your own models and servers; every command prints its settings.
 
     Ctrl-C ends a command with exit code 130.
     """

@@ -1,4 +1,4 @@
-"""`latebind bench exits`, `load` and `memory`: what leaving early is worth over HTTP, and what workers take."""
+"""`latebind bench exits`, `load` and `memory`: what early exits gain over HTTP, and the memory of workers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ def exits(
     tuning: Tuning,
     full: Annotated[
         str | None,
-        typer.Option(help="Serve this build of the same network as the side off, such as one that is not cut."),
+        typer.Option(help="For the side without exits, serve this build of the same network, such as one not cut."),
     ] = None,
     engine_core: Core = 1,
     frontend_core: FrontendCore = 0,
@@ -35,7 +35,7 @@ def exits(
     """Measure mean latency with exits off and on, one request after another over HTTP, and the answers' fidelity.
 
     The two sides answer the same rows, so differences are paired. With `--folds 5`, each fifth of the rows is answered
-    with thresholds that were calibrated on the other four fifths, so the same rows that trained nothing serve for both.
+    with thresholds that were calibrated on the other four fifths, so the same held-out rows serve for both.
 
     Example: `latebind bench exits models --model resnet56 --data examples.cifar10.data:unseen --data-option
     data=cifar10/ --folds 5`
@@ -67,18 +67,18 @@ def load(
         list[str] | None,
         typer.Option(
             "--dim",
-            help="Where rows differ in size, the sizes to send, drawn evenly, as in L=5..40; repeat it for each name. "
+            help="If rows differ in size, the sizes to send, drawn uniformly, as in L=5..40; repeat it for each name. "
             "Default: all that the model allows.",
         ),
     ] = None,
     lengths: Annotated[
         Path | None,
         typer.Option(
-            help="The sizes to send, from FILE: in each line those of a row, in the order of `latebind models`."
+            help="The sizes to send, from FILE: those of one row on each line, in the order of `latebind models`."
         ),
     ] = None,
     requests: Annotated[int, typer.Option(help="How many requests each side gets.")] = 2000,
-    rate: Annotated[float | None, typer.Option(help="Requests a second. Default: as --load says.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests a second. Default: set by --load.")] = None,
     share: Annotated[
         float, typer.Option("--load", help="The rate, as a share of what the model answers one request at a time.")
     ] = 0.7,
@@ -90,8 +90,8 @@ def load(
 ) -> None:
     """Measure latency under Poisson traffic over HTTP with exits off and on, with the same arrivals for both.
 
-    A model whose rows differ in size needs no data: it is asked for made-up rows of all sizes, or of those that `--dim`
-    or `--lengths` say, and a table has the latencies by length.
+    A model whose rows differ in size needs no data: it gets made-up rows of all sizes, or of those that `--dim`
+    or `--lengths` give, and a table shows the latencies by length.
 
     Examples:
 
@@ -104,7 +104,7 @@ def load(
     with reporting():
         deadline = deadline_ms / 1e3
         if subject.data is not None and (dims or lengths):
-            raise ConfigError("--data has rows of a size already: leave --dim and --lengths out")
+            raise ConfigError("--data defines the sizes already: leave --dim and --lengths out")
         asked = _made_up(subject, dims or (), lengths, seed) if subject.data is None else subject.load()
         found, rate = bench.open_loop(asked, requests=requests, rate=rate, load=share, deadline=deadline, seed=seed)
     show(f"{subject.model}: {requests} requests a side at {rate:.0f}/s, Poisson, seed {seed}", found.rows())
@@ -120,7 +120,7 @@ def _made_up(subject: Subject, dims: Sequence[str], lengths: Path | None, seed: 
 
     spec = sized(subject.repository, subject.model)
     if lengths is not None and dims:
-        raise ConfigError("--dim and --lengths both say which sizes to send: give one of them")
+        raise ConfigError("--dim and --lengths both set the sizes to send: give one of them")
     given = read_dims(dims).values()
     sizes = sizes_drawn(spec, tuple(given), DRAWN, seed=seed) if lengths is None else sizes_in(lengths, spec)
     return MadeUp(subject.repository, subject.model, {}, spec=spec, sizes=sizes)
@@ -132,7 +132,7 @@ def memory(
     granularities: Annotated[
         str | None,
         typer.Option(
-            help="The largest batch of each worker, one number for each. Default: 1,1,2,4,8,16, as far as the "
+            help="The largest batch of each worker, with commas between. Default: 1,1,2,4,8,16, as far as the "
             "model allows."
         ),
     ] = None,

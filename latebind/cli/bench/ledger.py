@@ -1,4 +1,4 @@
-"""`latebind bench ledger`: every request gets exactly one final answer, its own, and right."""
+"""`latebind bench ledger`: every request gets exactly one final answer, its own, and a correct one."""
 
 import tempfile
 from collections.abc import Sequence
@@ -28,24 +28,24 @@ def ledger(
         str | None,
         typer.Option(help="The URL of a running server with these models. Default: one is built and started."),
     ] = None,
-    grpc: Annotated[str | None, typer.Option(help="Where that server speaks gRPC, such as 127.0.0.1:8001.")] = None,
+    grpc: Annotated[str | None, typer.Option(help="That server's gRPC address, such as 127.0.0.1:8001.")] = None,
     process: Annotated[
         int, typer.Option("--pid", help="The process id of that server, needed for --inject and to read its memory.")
     ] = 0,
     model: Annotated[
         list[str] | None,
-        typer.Option(help=f"Ask only this model: {', '.join(KINDS)}; may be repeated. Default: all but slow."),
+        typer.Option(help=f"Use only this model: {', '.join(KINDS)}; may be repeated. Default: all but slow."),
     ] = None,
     protocol: Annotated[
         list[Protocol] | None,
-        typer.Option(help="The protocol that clients speak; may be repeated. Default: all that the server speaks."),
+        typer.Option(help="The protocol that clients use; may be repeated. Default: all that the server has."),
     ] = None,
     deadline_ms: Annotated[
         list[float] | None,
         typer.Option(help="A deadline; each request draws one of them; may be repeated. Default: 30, 200, 200, 2000."),
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="How many requests to send.")] = 20_000,
-    rate: Annotated[float, typer.Option(min=0.1, help="How many requests to send in a second.")] = 500.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="How many requests to send per second.")] = 500.0,
     inject: Annotated[
         list[Fault] | None,
         typer.Option(
@@ -63,10 +63,10 @@ def ledger(
     Requests are mixed: models (arithmetic, a chain of stages with a learned cache, a query over both, a sequence
     model), protocols, rows, deadlines, priorities, clients that hang up. All inputs differ, and the correct answer is
     known to the last bit. Latency counts from the time at which a request was due to be sent. Refusals and expired
-    deadlines count as answers. The exit code is 1 if anything was lost, doubled, swapped, wrong or failed; the evidence
-    is printed.
+    deadlines count as answers. The exit code is 1 if anything was lost, duplicated, swapped, wrong or failed; the
+    evidence is printed.
 
-    What a server is worth under overload shows if `slow` alone is asked at several rates: "right and in time" a second.
+    To measure goodput under overload, send requests only to `slow`, at several rates: "right and in time" a second.
 
     Examples:
 

@@ -21,13 +21,11 @@ Repository = Annotated[Path, typer.Argument(help="A folder of models.")]
 Model = Annotated[str, typer.Option(help="The name of the model in the folder.")]
 Data = Annotated[
     str | None,
-    typer.Option(help="The rows to send: an .npz file or package.module:function; of a folder also a table."),
+    typer.Option(help="The rows to send: an .npz file or package.module:function; for a folder also a table."),
 ]
 Backend = Annotated[
     str | None,
-    typer.Option(
-        help="The backend that runs the stages, for all sides alike. Default: the one each model was built for."
-    ),
+    typer.Option(help="The backend that runs the stages on all sides. Default: the one each model was built for."),
 ]
 Core = Annotated[int, typer.Option(help="The core that the engine runs on.")]
 FrontendCore = Annotated[int, typer.Option(help="The core that the frontend and the client run on.")]
@@ -38,8 +36,8 @@ Fidelity = Annotated[
 Trace = Annotated[
     Path | None,
     typer.Option(
-        help="A day of the Azure Functions trace, as the published CSV or as .npz, of which the functions count that "
-        "HTTP or a timer calls. Default: counts drawn with rates as in the trace."
+        help="A day of the Azure Functions trace, as the published CSV or as .npz; functions called by HTTP or a timer "
+        "count. Default: random counts with the rates of the trace."
     ),
 ]
 ServeWords = Annotated[
@@ -72,8 +70,8 @@ class Subject:
         return Loaded(self.repository, self.model, *rows)
 
     def _directory(self) -> ModelDirectory | None:
-        """Return where the model lies; None for a query or a sequence model, whose rows have one size in a file."""
-        with suppress(NotFound, RepositoryError):  # whatever else is wrong, the server says
+        """Return the model's directory; None for a query or a sequence model, whose rows have one size in a file."""
+        with suppress(NotFound, RepositoryError):  # other errors come from the server
             directory = ModelDirectory.open(*find_models(self.repository, [self.model]))
             read_model(directory)
             return directory
@@ -82,7 +80,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Whether to calibrate thresholds on other rows than those that are sent, and for which fidelity."""
+    """Whether to calibrate thresholds on rows other than those that are sent, and for which fidelity."""
 
     folds: Annotated[
         int,

@@ -76,8 +76,8 @@ def read_query(
     try:
         return _Reading(path, models, accuracies, readers or {}).query()
     except RecursionError:
-        told = "nodes name each other over too many steps: write each after those that it names"
-        raise QueryError(f"{path}:1: {told}") from None
+        message = "nodes name each other over too many steps: write each after those that it names"
+        raise QueryError(f"{path}:1: {message}") from None
 
 
 def model_names(path: Path) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def query_name(path: Path) -> str:
     name = path.name.removesuffix(ENDING)
     if name == path.name or not NAME.fullmatch(name):
         wanted = "letters, digits, '.', '_' and '-', beginning with a letter or digit, 128 at most"
-        raise QueryError(f"{path} is no name for a query: call it NAME{ENDING}, with a NAME of {wanted}")
+        raise QueryError(f"{path} is not a valid name for a query: call it NAME{ENDING}, with a NAME of {wanted}")
     return name
 
 
@@ -164,7 +164,7 @@ class _Reading:
             steps=tuple(self._steps),
             dims=dims,
             about=self._about(next(iter(outputs.values()))),
-            reads=tuple([way.told for way in self._reads]),
+            reads=tuple([way.read for way in self._reads]),
         )
         planner = PlannerConfig(written.planner, written.replan)
         query = Query(spec, tuple(self._nodes.values()), planner, (written.deadline_ms or 0.0) / 1e3)
@@ -181,8 +181,8 @@ class _Reading:
             below = spec.limit if spec.least >= 0 else None
             return Ref(INPUT, list(self._inputs).index(name), Kind(spec.dtype, spec.sizes or spec.shape, below))
         if name in self._raw:
-            told = f"{name} is a {self._raw[name].media}, not a tensor"
-            raise QueryError(f"{told}: models alone read it, where a node has it as one of its inputs and nothing more")
+            message = f"{name} is a {self._raw[name].media}, not a tensor"
+            raise QueryError(f"{message}: only models can read it, as an input of a node")
         if name in self._given:
             outputs = ", ".join(f"{name}.{output}" for output in self._given[name].gives)
             raise QueryError(f"{name} is a node: take one of its outputs, {outputs}")
@@ -202,8 +202,8 @@ class _Reading:
         number, kind = self._number(name), gives[output]
         shape, *others = {tuple([in_terms(size, sizes) for size in kind.shape]): None for sizes in self._sizes[name]}
         if others:
-            told = f"{name}.{output} is as long as what each model of {name} reads, and they read in different ways"
-            raise QueryError(f"{told}: give each a node of its own")
+            message = f"{name}.{output} is as long as what each model of {name} reads, and they read in different ways"
+            raise QueryError(f"{message}: give each a node of its own")
         return Ref(number, list(gives).index(output), replace(kind, shape=shape))
 
     @contextmanager
@@ -212,7 +212,7 @@ class _Reading:
         under_way = self._under_way[table]
         if name in under_way:
             around = " -> ".join([*under_way[under_way.index(name) :], name])
-            raise self._source.error(f"{table} go in a circle, {around}: take one of these references out", table, name)
+            raise self._source.error(f"{table} form a cycle, {around}: remove one of these references", table, name)
         under_way.append(name)
         yield
         under_way.pop()
@@ -252,8 +252,8 @@ class _Reading:
         check_alike(self._source, name, chosen, "outputs")
         for one in known:
             if one not in given and not one.isidentifier():
-                told = f"nodes.{name}.inputs has nothing for {one!r}: say what the model is to take there"
-                raise self._source.error(told, "nodes", name)
+                message = f"nodes.{name}.inputs has nothing for {one!r}: write what the model gets there"
+                raise self._source.error(message, "nodes", name)
             given.setdefault(one, parse(one) if one.isidentifier() else ast.Name(one))
         return _Given(written, chosen, ({one: given[one] for one in known},), when)
 
@@ -266,8 +266,8 @@ class _Reading:
             after = set[int]()
             for other in given.written.after:
                 if other not in self._given:
-                    told = f"there is no node {other!r:.100}: there are {', '.join(self._given)}"
-                    raise self._source.error(told, "nodes", name, "after")
+                    message = f"there is no node {other!r:.100}: there are {', '.join(self._given)}"
+                    raise self._source.error(message, "nodes", name, "after")
                 after.add(self._number(other))
             parts, sizes = given.parts, list[dict[str, Size]]()
             takes = list[tuple[Tensor, ...]]()
@@ -361,8 +361,8 @@ class _Reading:
                 for sizes in product(*ranges):
                     own = {one.name: size for one, size in zip(dims, sizes, strict=True)}
                     if not dim.allows(found := size_of(computed, own)):
-                        told = ", ".join([f"{name}={size}" for name, size in own.items()])
-                        raise QueryError(f"{computed} is {found} for {told}, and {dim.name} must be {dim.range()}")
+                        values = ", ".join([f"{name}={size}" for name, size in own.items()])
+                        raise QueryError(f"{computed} is {found} for {values}, and {dim.name} must be {dim.range()}")
         return tuple([dim for name, dim in self._dims.items() if name in used])
 
     def _origin(self, name: str, tensor: Tensor, spec: TensorSpec) -> str:
@@ -442,25 +442,25 @@ class _Reading:
                 if name not in self._raw
             }
         if self._raw and (both := next(iter(tensors), "")):
-            told = f"{both} is a tensor, and {next(iter(self._raw))} a {next(iter(self._raw.values())).media}"
+            message = f"{both} is a tensor, and {next(iter(self._raw))} a {next(iter(self._raw.values())).media}"
             takes = [
                 ("nodes", name)
                 for name, given in self._given.items()
                 if any(isinstance(one, ast.Name) and one.id == both for one in given.inputs[0].values())
             ]
             where = takes[0] if takes and not self._written.inputs else ("inputs", both)
-            raise self._source.error(f"{told}: a query takes tensors, or what its models read, not both", *where)
+            raise self._source.error(f"{message}: a query takes tensors, or what its models read, not both", *where)
         return made or tensors
 
     def _read_outputs(self) -> dict[str, Tensor]:
         if not self._written.outputs:
-            told = 'there are no outputs: write one under [outputs] as NAME = "node.output"'
-            raise self._source.error(told, "outputs")
+            message = 'there are no outputs: write one under [outputs] as NAME = "node.output"'
+            raise self._source.error(message, "outputs")
         outputs = {}
         for name, text in self._written.outputs.items():
             if not NAME.fullmatch(name):
-                told = f"{name[:200]!r} is no name of an output: use letters, digits, '.', '_' and '-'"
-                raise self._source.error(told, "outputs", name)
+                message = f"{name[:200]!r} is not a valid output name: use letters, digits, '.', '_' and '-'"
+                raise self._source.error(message, "outputs", name)
             parsed = self._parse(text, "outputs", name)
             with self._source.about("outputs", name):
                 outputs[name] = tensor(parsed, self)
@@ -479,13 +479,13 @@ class _Reading:
             found = {one for number in used for one in nodes_of(*self._all(number))}
         for number, name in enumerate(self._nodes):
             if number not in used:
-                what = "name it in an output, or in what leads to one, or take the node out"
-                raise self._source.error(f"nothing comes of node {name}: {what}", "nodes", name)
+                what = "use it in an output, or in a node that leads to one, or remove the node"
+                raise self._source.error(f"node {name} leads to no output: {what}", "nodes", name)
         each = (*outputs, *(one for number in range(len(self._takes)) for one in self._all(number)))
         read = {ref.place for one in each if one is not None for ref in refs_in(one) if ref.node == INPUT}
         for place, name in enumerate(self._inputs):
             if place not in read:
-                raise self._source.error(f"nothing reads the input {name}: use it or take it out", "inputs", name)
+                raise self._source.error(f"nothing reads the input {name}: use it or remove it", "inputs", name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""The little language of query files: text to checked expressions. Python parses it, and never runs it. Pure.
+"""The expression language of query files: text to checked expressions. Python parses it, and never runs it. Pure.
 
 crop(image, 0, 0, 32, 32)        argmax(gate.output) in [0, 1] and max(softmax(gate.output)) > 0.5
 
-An operation is one entry of `OPERATIONS` here, which checks how it is called and tells the kind of its result, and one
+An operation is one entry of `OPERATIONS` here, which checks its call and returns the kind of its result, and one
 in `engine/operations.py`, which computes.
 """
 
@@ -58,17 +58,17 @@ def parse(text: str) -> ast.expr:
         raise QueryError(f"the expression has {len(text)} characters: {MOST_CHARACTERS} at most; name parts of it")
     for column, character in enumerate(text, 1):
         if not (" " <= character <= "~" or character in "\n\t") or character == "#":
-            raise QueryError(f"column {column}: {character!r} has no place in an expression")
+            raise QueryError(f"column {column}: {character!r} is not allowed in an expression")
     flat = text.replace("\n", " ").replace("\t", " ")
     if not flat.strip():
-        raise QueryError("column 1: there is no expression: name a tensor, as node.output")
+        raise QueryError("column 1: there is no expression: name a tensor, such as node.output")
     indented = len(flat) - len(flat.lstrip())
     try:
         body = ast.parse(flat.lstrip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         at = getattr(error, "offset", None) or len(flat.strip()) + 1
         message = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise QueryError(f"column {at + indented}: this is no expression: {message}") from None
+        raise QueryError(f"column {at + indented}: this is not an expression: {message}") from None
     except (RecursionError, MemoryError):
         raise QueryError(f"column 1: the expression is nested more than {MOST_DEPTH} deep: name parts of it") from None
     for node in ast.walk(body):
@@ -81,7 +81,7 @@ def tensor(body: ast.expr, names: Names) -> Tensor:
     """Return the tensor that an expression describes. Raises `QueryError` with the column."""
     found = _Reader(names).read(body)
     if isinstance(found, Literal):
-        raise QueryError(f"column 1: {found.value!r:.50} is no tensor: name one, as node.output")
+        raise QueryError(f"column 1: {found.value!r:.50} is not a tensor: name one, such as node.output")
     return _bounded(found)
 
 
@@ -144,7 +144,7 @@ class _Reader:
                 return self._apply("select", [value, index])
             case ast.Call(ast.Name(name), arguments, []):
                 return self._apply(name, arguments)
-        raise QueryError("this has no place in an expression: docs/query-files.md lists what has")
+        raise QueryError("this is not allowed in an expression: docs/query-files.md lists what is")
 
     def _apply(self, name: str, nodes: list[ast.expr]) -> Apply:
         wanted = operation(name)
@@ -173,7 +173,7 @@ class _Reader:
             found = Apply("in", (value, *numbers), contained(value, numbers))
             return found if isinstance(operator, ast.In) else Apply("not", (found,), TRUTH)
         if type(operator) not in OPERATORS:
-            raise QueryError("is compares nothing here: write == or !=")
+            raise QueryError("`is` is not supported: write == or !=")
         symbol, other = OPERATORS[type(operator)], self.read(right)
         if _is_text(value) or _is_text(other):
             return _same_text(symbol, value, other)
@@ -181,8 +181,8 @@ class _Reader:
 
     def _listed(self, node: ast.expr) -> tuple[Expression, ...]:
         if not isinstance(node, ast.List | ast.Tuple) or not node.elts:
-            told = 'in looks a number or a label up in a list: write it as [0, 1] or ["one", "other"]'
-            raise _at(node, QueryError(told))
+            message = 'in looks a number or a label up in a list: write it as [0, 1] or ["one", "other"]'
+            raise _at(node, QueryError(message))
         if len(node.elts) > MOST_LISTED:
             raise _at(node, QueryError(f"the list has {len(node.elts)} entries: {MOST_LISTED} at most"))
         return tuple(self.read(one) for one in node.elts)
@@ -196,7 +196,7 @@ def _bounded(tensor: Tensor) -> Tensor:
 
 def _literal(value: object, *, negative: bool = False) -> Literal:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise QueryError(f"{value!r:.50} has no place in an expression")
+        raise QueryError(f"{value!r:.50} is not allowed in an expression")
     if isinstance(value, str):
         return Literal(value)
     try:
@@ -427,7 +427,7 @@ def contained(value: Expression, numbers: Arguments) -> Kind:
 def _same_text(symbol: str, left: Expression, right: Expression) -> Apply:
     """Return the comparison of a label with a text, or with another label of the same model."""
     if symbol not in ("==", "!="):
-        raise QueryError(f'labels are not ordered: write == or != in the place of {symbol}, or in ["one", "other"]')
+        raise QueryError(f'labels are not ordered: write == or != instead of {symbol}, or in ["one", "other"]')
     label, other = (left, right) if _is_text(left) else (right, left)
     if isinstance(other, Literal):
         return _among(label, (other,), holds=symbol == "==")
@@ -442,7 +442,7 @@ def _among(label: Expression, wanted: Arguments, *, holds: bool) -> Apply:
     texts, numbers = label.kind.texts, list[Literal]()
     for one in wanted:
         if not isinstance(one, Literal) or not isinstance(one.value, str):
-            raise QueryError('a label is compared with a text that stands in the file: write it as "text"')
+            raise QueryError('a label is compared with a text that is written in the file: write it as "text"')
         found = [number for number, text in enumerate(texts) if number and text == one.value]
         if not found:
             raise QueryError(f"there is no label {one.value!r:.100}{instead(one.value, texts[1:])}")
@@ -461,29 +461,29 @@ def judged(condition: Expression) -> Kind:
     kind = None if isinstance(condition, Literal) else condition.kind
     if kind is None or kind.dtype != "bool" or not kind.is_one:
         what = repr(condition.value) if isinstance(condition, Literal) else str(kind)
-        raise QueryError(f"{what} is no condition: compare it, as in argmax(x) == 1 or max(x) > 0.5")
+        raise QueryError(f"{what} is not a condition: compare it, as in argmax(x) == 1 or max(x) > 0.5")
     return TRUTH
 
 
 def _check_possible(number: float, other: Expression, operator: str) -> None:
     below = None if isinstance(other, Literal) else other.kind.below
     if below is not None and operator in {"in", "=="} and not 0 <= number < below:
-        raise QueryError(f"{number:g} is never there: values are 0 to {below - 1}")
+        raise QueryError(f"{number:g} never occurs: values are 0 to {below - 1}")
 
 
 def _tensor(who: str, argument: Expression) -> Kind:
     if isinstance(argument, Literal):
-        raise QueryError(f"{who} has {argument.value!r:.50} where a tensor is wanted: name one, as node.output")
+        raise QueryError(f"{who} has {argument.value!r:.50} where a tensor is needed: name one, such as node.output")
     if _is_text(argument):
-        raise QueryError(f'{who} has a label where numbers are wanted: compare it, as in {LABEL}(x) == "one"')
+        raise QueryError(f'{who} has a label where numbers are needed: compare it, as in {LABEL}(x) == "one"')
     return argument.kind
 
 
 def _numeric(who: str, kind: Kind) -> Kind:
     if kind.dtype == "bool":
-        raise QueryError(f"{who} has {kind} where numbers are wanted: cast it first")
+        raise QueryError(f"{who} has {kind} where numbers are needed: cast it first")
     if 0 in kind.shape:
-        raise QueryError(f"{who} has {kind}, in which there is nothing")
+        raise QueryError(f"{who} has {kind}, which is empty")
     return kind
 
 
@@ -524,14 +524,14 @@ def _one_number(who: str, argument: Expression) -> Kind:
 
 def _number(who: str, argument: Expression) -> float:
     if not isinstance(argument, Literal) or isinstance(argument.value, str):
-        raise QueryError(f"{who} needs a number that stands in the file")
+        raise QueryError(f"{who} needs a number that is written in the file")
     return argument.value
 
 
 def _whole(who: str, argument: Expression) -> int:
     number = _number(who, argument)
     if not isinstance(number, int):
-        raise QueryError(f"{who} has {number:g} where a whole number is wanted")
+        raise QueryError(f"{who} has {number:g} where a whole number is needed")
     return number
 
 

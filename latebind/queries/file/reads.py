@@ -1,4 +1,4 @@
-"""What nodes of a query file read of raw inputs: each way of reading once, with tensors and sizes of its own. Pure."""
+"""How nodes of a query file read raw inputs: each kind of preprocessing once, with its own tensors and sizes. Pure."""
 
 import ast
 from collections.abc import Collection, Iterator, Mapping
@@ -27,8 +27,9 @@ class OneWay:
     raw: tuple[tuple[str, str], ...]
 
     @property
-    def told(self) -> Read:
-        """What the server is to do."""
+    def read(self) -> Read:
+        """What the server has to read and make."""
+
         makes = tuple([(spec.name, f"{self.name}.{spec.name}") for spec in self.model.inputs])
         return Read(self.model.name, self.raw, makes)
 
@@ -64,21 +65,21 @@ class Reads:
         pairs, known = list[tuple[str, str]](), {one.name for one in model.about.raw}
         for its in given:
             if known and its not in known:
-                told = f"{model.name} reads {', '.join(sorted(known))}, not {its}"
-                raise self._source.error(f"{told}: give it a node of its own", "nodes", node, "inputs", its)
+                message = f"{model.name} reads {', '.join(sorted(known))}, not {its}"
+                raise self._source.error(f"{message}: give it a node of its own", "nodes", node, "inputs", its)
         if not known:
-            told = f"{model.name} takes tensors, which the models beside it make of what they read"
-            raise self._source.error(f"{told}: give it a node of its own", "nodes", node, "models")
+            message = f"{model.name} takes tensors, which the models beside it make of what they read"
+            raise self._source.error(f"{message}: give it a node of its own", "nodes", node, "models")
         for one in model.about.raw:
             if one.name not in given and one.optional:
                 continue
             where = "nodes", node, "inputs", one.name
             source = given.get(one.name, ast.Name(one.name))
             if not isinstance(source, ast.Name):
-                told = (
+                message = (
                     f"{model.name} reads a {one.media} there, which only clients can give: name an input of the query"
                 )
-                raise self._source.error(f"{'.'.join(where)}: {told}", *where)
+                raise self._source.error(f"{'.'.join(where)}: {message}", *where)
             pairs.append((one.name, source.id))
         reader = self._readers.get(model.name, "")
         tensors = tuple([(spec.name, spec.padding) for spec in model.inputs])
@@ -87,10 +88,10 @@ class Reads:
         same = reader, "" if reader else model.name, tuple(pairs), tensors
         way = self._ways.setdefault(same, OneWay(own, node, model, tuple(pairs)))
         if len(self._ways) > MOST_READS:
-            told = f"the query reads what clients send in more than {MOST_READS} ways: leave some nodes out"
-            raise self._source.error(told, "nodes", node)
-        self.made |= dict.fromkeys([made for _, made in way.told.makes], way)
-        return {its: ast.Name(made) for its, made in way.told.makes}
+            message = f"the query reads what clients send in more than {MOST_READS} ways: leave some nodes out"
+            raise self._source.error(message, "nodes", node)
+        self.made |= dict.fromkeys([made for _, made in way.read.makes], way)
+        return {its: ast.Name(made) for its, made in way.read.makes}
 
     def dims(self, there: Collection[str]) -> dict[str, Dim]:
         """Return the dimensions of what is made. Raises `QueryError` where one has a name that is `there` already."""
@@ -98,8 +99,8 @@ class Reads:
         for way in self:
             for dim in way.dims().values():
                 if dim.name in there or dim.name in found:
-                    told = f"the lengths of what {way.node} reads are called {dim.name} already: take another name"
-                    raise self._source.error(told, "dims", dim.name)
+                    message = f"the lengths of what {way.node} reads are called {dim.name} already: take another name"
+                    raise self._source.error(message, "dims", dim.name)
                 found[dim.name] = dim
         return found
 
@@ -112,14 +113,18 @@ class Reads:
                 where = "nodes", way.node, "inputs", own
                 if name in self._nodes or name in conditions:
                     what = "node" if name in self._nodes else "condition"
-                    told = f"{name} is a {what}, and only clients can give a {media[own]}: name an input of the query"
-                    raise self._source.error(f"{'.'.join(where)}: {told}", *where)
+                    message = (
+                        f"{name} is a {what}, and only clients can give a {media[own]}: name an input of the query"
+                    )
+                    raise self._source.error(f"{'.'.join(where)}: {message}", *where)
                 if not WORD.fullmatch(name) or iskeyword(name):
-                    raise self._source.error(f"{name[:200]!r} is no name of an input: give it one here", *where)
+                    raise self._source.error(
+                        f"{name[:200]!r} is not a valid input name: give it another one here", *where
+                    )
                 known, by = found.setdefault(name, (RawInput(name, media[own]), way.node))
                 if known.media is not media[own]:
-                    told = f"{name} is a {known.media} for {by} and a {media[own]} for {way.node}"
-                    raise self._source.error(f"{told}: give the query an input for each", *where)
+                    message = f"{name} is a {known.media} for {by} and a {media[own]} for {way.node}"
+                    raise self._source.error(f"{message}: give the query an input for each", *where)
         return {name: raw for name, (raw, _) in found.items()}
 
 
@@ -127,12 +132,12 @@ def check_raw(source: Source, raw: Mapping[str, RawInput], declared: Mapping[str
     """Raise `QueryError` unless raw inputs are declared as what they are, and all are."""
     for name, one in raw.items():
         if name not in declared:
-            told = f"{name}, a {one.media}, is not under [inputs], which names all or none: write [inputs.{name}]"
-            raise source.error(told, "inputs")
+            message = f"{name}, a {one.media}, is not under [inputs], which names all or none: write [inputs.{name}]"
+            raise source.error(message, "inputs")
         written = source.typed(WrittenInput, declared[name], "inputs", name)
         if written.dtype is not None or written.shape is not None:
-            told = f'{name} is a {one.media}, not a tensor: write kind = "{one.media}", and no dtype and shape'
-            raise source.error(f"inputs.{name}: {told}", "inputs", name)
+            message = f'{name} is a {one.media}, not a tensor: write kind = "{one.media}", and no dtype and shape'
+            raise source.error(f"inputs.{name}: {message}", "inputs", name)
         if written.kind not in (None, one.media.value):
-            told = f'models read a {one.media} there: write kind = "{one.media}", or leave it out'
-            raise source.error(f"inputs.{name}.kind is {written.kind!r:.50}: {told}", "inputs", name, "kind")
+            message = f'models read a {one.media} there: write kind = "{one.media}", or leave it out'
+            raise source.error(f"inputs.{name}.kind is {written.kind!r:.50}: {message}", "inputs", name, "kind")

@@ -45,7 +45,7 @@ class Source:
         except tomllib.TOMLDecodeError as error:
             raise QueryError(_no_toml(file, text, str(error))) from None
         except (ValueError, RecursionError) as error:  # a date that no calendar has, brackets a thousand deep
-            raise QueryError(f"{file}:1: this is no TOML that can be read: {error}") from None
+            raise QueryError(f"{file}:1: this is not valid TOML: {error}") from None
 
     def typed(self, kind: type[Kind], value: object, *keys: str) -> Kind:
         """Return the value under these keys as what it has to be; raises `QueryError` if it is something else."""
@@ -54,11 +54,11 @@ class Source:
         except msgspec.ValidationError as error:
             said, _, path = str(error).partition(" - at `$")
             inner = tuple(re.findall(r"\.(\w+)", path))
-            told = f": {said.replace(' | null', '').lower():.500}"
+            message = f": {said.replace(' | null', '').lower():.500}"
             if unknown := UNKNOWN.match(said):
                 inner = (*inner, unknown[1])
-                told = f" is not known here: take {', '.join(getattr(kind, '__struct_fields__', ()))}"
-            raise self.error(f"{'.'.join((*keys, *inner)):.200}{told}", *keys, *inner) from None
+                message = f" is not known here: take {', '.join(getattr(kind, '__struct_fields__', ()))}"
+            raise self.error(f"{'.'.join((*keys, *inner)):.200}{message}", *keys, *inner) from None
 
     def line(self, *keys: str) -> int:
         """Return the line on which these nested keys first stand, or the innermost of them that exists.
@@ -112,7 +112,7 @@ def _no_toml(file: Path, text: str, message: str) -> str:
     place = PLACE.search(message)
     line = place[1] if place and place[1] else text.count("\n") + 1
     column = f", column {place[2]}" if place and place[2] else ", at the end of the file"
-    return f"{file}:{line}: this is no TOML{column}: {PLACE.sub('', message)}"
+    return f"{file}:{line}: this is not valid TOML{column}: {PLACE.sub('', message)}"
 
 
 def _places(text: str) -> Iterator[tuple[Keys, int]]:

@@ -1,4 +1,4 @@
-"""The tables of a query file as they are written, and what can be said of each by itself. Pure."""
+"""The tables of a query file as written, and checks of each by itself. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -74,8 +74,8 @@ def models_of(
             raise source.error(f"model {name} is a sequence model, which answers step by step: {why}", *where)
         tensors = (*models[name].inputs, *models[name].outputs)
         if any(spec.dtype not in COMPUTED_DTYPES for spec in tensors):
-            told = f"queries compute with {', '.join(COMPUTED_DTYPES)} alone"
-            raise source.error(f"model {name} has tensors of another dtype ({_told(tensors)}): {told}", *where)
+            message = f"queries compute only with {', '.join(COMPUTED_DTYPES)}"
+            raise source.error(f"model {name} has tensors of another dtype ({_described(tensors)}): {message}", *where)
     return tuple(models[name] for name in names)
 
 
@@ -84,11 +84,11 @@ def check_alike(source: Source, node: str, models: Sequence[ModelSpec], what: Li
     each: list[tuple[TensorSpec, ...]] = [getattr(model, what) for model in models]
     for model, theirs in zip(models, each, strict=True):
         if [spec.unlimited() for spec in each[0]] != [spec.unlimited() for spec in theirs]:
-            told = f"{models[0].name} has {_told(each[0])}; {model.name} has {_told(theirs)}"
-            raise source.error(f"models of one node need the same {what}: {told}", "nodes", node, "models")
+            message = f"{models[0].name} has {_described(each[0])}; {model.name} has {_described(theirs)}"
+            raise source.error(f"models of one node need the same {what}: {message}", "nodes", node, "models")
 
 
-def _told(tensors: tuple[TensorSpec, ...]) -> str:
+def _described(tensors: tuple[TensorSpec, ...]) -> str:
     return ", ".join(
         f"{spec.name} ({Kind(spec.dtype, spec.sizes or spec.shape)}"
         f"{'' if spec.padding is None else f', padded with {spec.padding}'})"
@@ -101,13 +101,13 @@ def accuracies_of(source: Source, node: str, written: WrittenNode, measured: Map
     models, given = written.models, written.accuracy
     if given is not None:
         if len(given) != len(models):
-            told = f"accuracy has {len(given)} numbers for {len(models)} models: give one each"
-            raise source.error(told, "nodes", node, "accuracy")
+            message = f"accuracy has {len(given)} numbers for {len(models)} models: give one each"
+            raise source.error(message, "nodes", node, "accuracy")
         return given
     unknown = [model for model in models if model not in measured]
     if unknown and len(models) > 1:
-        how = "give accuracy = [...], a share for each model, or build with labelled data"
-        raise source.error(f"nothing is known of how often {', '.join(unknown)} is right: {how}", "nodes", node)
+        how = "give accuracy = [...], a share for each model, or build with labeled data"
+        raise source.error(f"the accuracy of {', '.join(unknown)} is unknown: {how}", "nodes", node)
     return tuple(measured.get(model, 1.0) for model in models)
 
 
@@ -122,10 +122,10 @@ def check_names(source: Source, written: WrittenQuery) -> None:
         for name in names:
             if not WORD.fullmatch(name) or iskeyword(name):
                 wanted = "a letter or _, then letters, digits or _, 64 at most, and no word of the language"
-                raise source.error(f"{name[:200]!r} is no name: {wanted}", table, name)
+                raise source.error(f"{name[:200]!r} is not a valid name: {wanted}", table, name)
             if name in known:
-                told = f"{name} has two meanings: nodes, conditions and inputs need names of their own"
-                raise source.error(told, table, name)
+                message = f"{name} has two meanings: nodes, conditions and inputs need names of their own"
+                raise source.error(message, table, name)
         known.update(names)
 
 
@@ -159,14 +159,14 @@ def declared_input(
     written, where = source.typed(WrittenInput, value, "inputs", name), ("inputs", name)
     if written.kind is not None:
         known_kinds = ", ".join(Media)
-        told = f'no model reads {name}: name it in a node, as inputs.{written.kind} = "{name}"'
+        message = f'no model reads {name}: name it in a node, as inputs.{written.kind} = "{name}"'
         if written.kind not in set(Media):
-            told = f"inputs.{name}.kind is {written.kind!r:.50}: take {known_kinds}, or dtype and shape for a tensor"
-        raise source.error(told, *where, "kind")
+            message = f"inputs.{name}.kind is {written.kind!r:.50}: take {known_kinds}, or dtype and shape for a tensor"
+        raise source.error(message, *where, "kind")
     if not taken and (written.dtype is None or written.shape is None):
         missing = "dtype" if written.dtype is None else "shape"
-        told = f"inputs.{name}.{missing} is missing: no model takes {name} unchanged, so it must be said here"
-        raise source.error(told, *where)
+        message = f"inputs.{name}.{missing} is missing: no model takes {name} unchanged, so it must be given here"
+        raise source.error(message, *where)
     known = input_of(name, taken) if taken else TensorSpec(name, "float32", ())
     dtype = known.dtype if written.dtype is None else written.dtype
     if dtype not in COMPUTED_DTYPES:
@@ -175,8 +175,8 @@ def declared_input(
     if written.shape is not None:
         for size in written.shape:
             if isinstance(size, str) and size not in dims:
-                told = f"no dimension is called {size!r:.50}{instead(size, dims)}; declare it in [dims]"
-                raise source.error(f"inputs.{name}.shape: {told}", *where, "shape")
+                message = f"no dimension is called {size!r:.50}{instead(size, dims)}; declare it in [dims]"
+                raise source.error(f"inputs.{name}.shape: {message}", *where, "shape")
         spec = largest(replace(spec, shape=(), sizes=written.shape), list(dims.values()))
     if spec.row_bytes > MOST_BYTES:
         raise source.error(f"{name} has {spec.row_bytes} bytes: {MOST_BYTES} at most", *where, "shape")

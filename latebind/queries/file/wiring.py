@@ -46,7 +46,7 @@ class Kind:
         return all(size == 1 for size in self.shape)
 
     def fits(self, other: "Kind") -> bool:
-        """Tell whether one can be copied to the other."""
+        """Return whether one can be copied to the other."""
         return (self.dtype, self.shape, self.texts) == (other.dtype, other.shape, other.texts)
 
     def __str__(self) -> str:

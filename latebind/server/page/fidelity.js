@@ -34,7 +34,7 @@ export class Fidelity {
   }
 }
 
-// A line for each fidelity that requests were promised, or are watched for, the surest first; nothing without a floor.
+// A line for each fidelity that requests were promised, or are watched for, the highest first; nothing without a floor.
 function levels(watched, promised) {
   const names = new Set([...Object.keys(promised).map(Number), ...watched.map((level) => level.promised)]);
   return [...names].sort((one, other) => other - one).map((name) => {

@@ -1,4 +1,4 @@
-"""The HTTP application: which path leads to which verb, and who is let in. Decided once for each head that comes."""
+"""The HTTP application: which path leads to which verb, and who may call. Decided once for each head."""
 
 import asyncio
 import socket
@@ -78,13 +78,13 @@ class RequestFilter:
             raise Foreign(FOREIGN_PAGE)
 
     def is_allowed(self, origin: bytes) -> bool:
-        """Tell whether pages of this origin are of a site whose pages may call this server."""
+        """Return whether pages of this origin are of a site whose pages may call this server."""
         return origin.lower() in self._sites
 
     def _check_host(self, host: bytes) -> None:
         name, _, port = host.rpartition(b":")
         if host not in self._names and not (port.isdigit() and name in self._names):
-            raise Foreign("the Host of the request is none of this server's: name it with --allow-host")
+            raise Foreign("the Host of the request is not one of this server's names: allow it with --allow-host")
 
 
 class RestApp:
@@ -220,7 +220,7 @@ class RestApp:
         origin = fields.get(b"origin")
         if origin is not None and self._filter.is_allowed(origin):
             verb = self._preflight(path, fields) if asked == "OPTIONS" else verb
-            verb = _told_to(origin, verb, errors)
+            verb = _with_cors(origin, verb, errors)
         length, encoding = fields.get(b"content-length"), fields.get(b"content-encoding", b"").strip().lower()
         return Head(
             asked,
@@ -241,7 +241,7 @@ class RestApp:
         """Return a path without the server's prefix. Raises `NotFound` for one that does not begin with it."""
         prefix = self._prefix
         if prefix and not path.startswith(prefix + b"/"):
-            raise NotFound(f"no such path: those of this server begin with {prefix.decode()}/")
+            raise NotFound(f"no such path: paths of this server begin with {prefix.decode()}/")
         return path[len(prefix) :]
 
     def _preflight(self, path: bytes, fields: Mapping[bytes, bytes]) -> Verb:
@@ -290,7 +290,7 @@ class RestApp:
                 others.append(route.method)
         if others:
             raise MethodNotAllowed(others)
-        raise NotFound(SLASH if escaped else "no such path: /v2/openapi.json lists those that there are")
+        raise NotFound(SLASH if escaped else "no such path: /v2/openapi.json lists all paths")
 
 
 def _nobodys(names: Mapping[str, str | None]) -> str:
@@ -305,14 +305,14 @@ def _nobodys(names: Mapping[str, str | None]) -> str:
     return ""
 
 
-def _told_to(origin: bytes, verb: Verb, errors: Errors) -> Verb:
+def _with_cors(origin: bytes, verb: Verb, errors: Errors) -> Verb:
     """Return a verb whose replies, of errors too, pages of this origin may read (Fetch, 3.2)."""
     lines = b"access-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\nvary: Origin\r\n" % (
         origin,
         SHOWN,
     )
 
-    async def told(context: Context, request: Request) -> Reply:
+    async def readable(context: Context, request: Request) -> Reply:
         try:
             reply = await verb(context, request)
         except ClientGone:
@@ -321,7 +321,7 @@ def _told_to(origin: bytes, verb: Verb, errors: Errors) -> Verb:
             reply = reply_to(error, errors)
         return structs.replace(reply, lines=reply.lines + lines)
 
-    return told
+    return readable
 
 
 def _refusing(error: UserError) -> Verb:

@@ -30,7 +30,9 @@ class Inflater:
     def __init__(self, receive: Receive, encoding: bytes, limits: Limits) -> None:
         encoding = ALIASES.get(encoding, encoding)
         if encoding not in WINDOWS:
-            raise UnsupportedEncoding("this Content-Encoding is not taken: send the body in gzip or deflate, or plain")
+            raise UnsupportedEncoding(
+                "this Content-Encoding is not supported: send the body as gzip, deflate, or uncompressed"
+            )
         self._receive = receive
         self._encoding = encoding.decode()
         self._limits = limits
@@ -56,11 +58,11 @@ class Inflater:
 
     def _decompress(self) -> bytes:
         if self._stream.eof and self._compressed:
-            raise InvalidRequest(f"the body goes on after its {self._encoding} stream: send one stream and no more")
+            raise InvalidRequest(f"the body continues after its {self._encoding} stream: send only one stream")
         try:
             made = self._stream.decompress(self._compressed, STEP)
         except zlib.error:
-            raise InvalidRequest(f"the body is no {self._encoding}, as Content-Encoding says it is") from None
+            raise InvalidRequest(f"the body is not {self._encoding}, as its Content-Encoding says") from None
         # A stream that has more output still has at least its checksum unread, so nothing of it is lost here.
         self._compressed = self._stream.unconsumed_tail or self._stream.unused_data
         self._made += len(made)

@@ -1,4 +1,4 @@
-"""The verbs that ask a model over HTTP: a body becomes a call, its data go to their slots, and the answer a body.
+"""The HTTP verbs that run a model: a body becomes a call, its data go to their slots, and the answer becomes a body.
 
 `POST /v2/models/NAME[/versions/N]/infer` has JSON with binary data after it; `/generate` and `/generate_stream` have
 one row in plain JSON. Their form is that of Triton's generate extension; here inputs and outputs are numbers. An output
@@ -191,13 +191,13 @@ async def read_call(codec: "Codec", request: Request) -> Call:
         text = b"" if size is not None and json_bytes > size else await request.read(json_bytes)
         if len(text) < json_bytes:
             has = len(text) if size is None else size
-            raise InvalidRequest(f"the JSON part is said to have {json_bytes} bytes, but the body has {has}")
+            raise InvalidRequest(f"the JSON part has a stated length of {json_bytes} bytes, but the body has {has}")
         call = codec.decode(text, None if size is None else size - json_bytes)
     return with_time_waited(call, request.fields.get(WAITED_HEADER))
 
 
 async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill, dict[str, object]]:
-    """Read a call of one row; return also what the reply tells of a text that was read for it."""
+    """Read a call of one row; return also what the reply says about a text that was read for it."""
     codec = context.codec(asked(context.service, request))
     call = with_time_waited(codec.decode_row(await request.read()), request.fields.get(WAITED_HEADER))
     request.watch()
@@ -330,7 +330,7 @@ class Codec:
         for tensor in (*(() if is_raw else self.calls.inputs.values()), *self.calls.outputs.values()):
             if not tensor.has_json:
                 stated = f"{tensor.title} is {tensor.datatype}, which has no JSON form"
-                raise InvalidRequest(f"{stated}: ask this model by /infer, which takes and gives binary data")
+                raise InvalidRequest(f"{stated}: use /infer, which takes and returns binary data")
         if is_raw:
             return self._raw_row(request, about)
         rows = {name: self._row(name, data) for name, data in request.inputs.items()}
@@ -405,13 +405,13 @@ class Codec:
             about = given.parameters
             if about is not None and about.reference() is not None:
                 raise InvalidRequest(
-                    f"input {one.name!r} is BYTES, which are not read from shared memory: send them along"
+                    f"input {one.name!r} is BYTES, which are not read from shared memory: send them in the call"
                 )
             follows = None if about is None else about.binary_data_size
             if (given.data is not NO_DATA) + (follows is not None) != 1:
                 raise InvalidRequest(f"input {one.name!r} must have either data or the parameter binary_data_size")
             if follows is not None and follows < LENGTH_BYTES * rows:
-                least = f"{rows} elements have {LENGTH_BYTES} bytes each for their lengths alone"
+                least = f"{rows} elements have {LENGTH_BYTES} bytes each just for their lengths"
                 raise InvalidRequest(f"input {one.name!r} has a binary_data_size of {follows!s:.40}: {least}")
             total += follows or 0
             plan.append((one, given, follows))
@@ -435,12 +435,12 @@ class Codec:
         for one in inputs:
             if one.media is not Media.TEXT:
                 raise InvalidRequest(
-                    f"input {one.name!r} is a {one.media}: send it by /infer, as binary data or base64"
+                    f"input {one.name!r} is a {one.media}: send it to /infer, as binary data or base64"
                 )
             raw.append(RawElements(one, 1, elements_from_json(one, 1, listed[one.name], base64=False)))
         wanted = self.calls.wanted((), binary=False)
-        told = request.id or "", about.timeout, about.priority
-        return Call((), 1, wanted, 0, *told, raw=tuple(raw), truncate=about.truncate)
+        schedule = request.id or "", about.timeout, about.priority
+        return Call((), 1, wanted, 0, *schedule, raw=tuple(raw), truncate=about.truncate)
 
     def _given(self, tensor: Tensor, given: InputTensor) -> CallInput:
         """Return an input that does not follow in binary: its data are in the JSON or in shared memory."""
@@ -471,7 +471,7 @@ def _hint(text: bytes) -> str:
 
 
 def _is_binary(given: InputTensor, needed: int) -> bool:
-    """Tell whether the data of an input follow in binary, with exactly `needed` bytes."""
+    """Return whether the data of an input follow in binary, with exactly `needed` bytes."""
     parameters = given.parameters
     if parameters is None and given.data is not NO_DATA:
         return False
@@ -483,13 +483,13 @@ def _is_binary(given: InputTensor, needed: int) -> bool:
         )
     if size is not None and size != needed:
         stated = f"input {given.name!r} has a binary_data_size of {size!s:.40}"
-        raise InvalidRequest(f"{stated}: its shape and datatype ask for {needed}")
+        raise InvalidRequest(f"{stated}: its shape and datatype need {needed}")
     return size is not None
 
 
 def _wrong_size(stated: int, size: int | str) -> InvalidRequest:
     """Return the error for a body whose parts do not add up; `size` may be words for an unknown number."""
-    return InvalidRequest(f"JSON and binary data are said to have {stated} bytes, but the body has {size}")
+    return InvalidRequest(f"JSON and binary data have a stated length of {stated} bytes, but the body has {size}")
 
 
 MARKS = b'[]{}"'

@@ -1,4 +1,4 @@
-"""HTTP messages by themselves: what a head says, and replies."""
+"""HTTP messages: the contents of a head, and replies."""
 
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
@@ -70,10 +70,10 @@ def json_reply(value: object) -> Reply:
 
 
 class Errors(NamedTuple):
-    """How an API tells of errors: its schema by name, and what makes a status and a body of an error and its text."""
+    """How an API reports errors: its schema by name, and a function from an error and its text to status and body."""
 
     schema: str
-    told: Callable[[LatebindError, str], tuple[int, object]]
+    report: Callable[[LatebindError, str], tuple[int, object]]
 
 
 OWN = Errors("Error", lambda error, text: (error.http_status, {"error": text}))
@@ -91,7 +91,9 @@ def error_reply(error: LatebindError, errors: Errors = OWN) -> Reply:
         headers = (*JSON, (b"retry-after", b"%d" % max(1, ceil(error.seconds))))
     if isinstance(error, MethodNotAllowed):
         headers = (*headers, (b"allow", ", ".join(error.allowed).encode()))
-    status, body = errors.told(error, str(error).encode("utf-8", "replace").decode())  # orjson takes no lone surrogates
+    status, body = errors.report(
+        error, str(error).encode("utf-8", "replace").decode()
+    )  # orjson takes no lone surrogates
     return Reply(orjson.dumps(body), headers, status)
 
 
@@ -104,7 +106,7 @@ class Head(NamedTuple):
     `HEAD` is a `GET` whose reply is sent without its body (`head_only`). `expects` is whether the client waits for a
     `100 Continue` before it sends its body (RFC 9110, 10.1.1), `chunked` whether it understands a reply in chunks
     (HTTP/1.1). `length` is the length of the body, `encoding` its Content-Encoding. `verb`
-    answers, or raises what the route says of this request; `errors` is how it is told of these.
+    answers, or raises the route's error for this request; `errors` is how errors are reported.
     """
 
     method: str
@@ -130,7 +132,7 @@ def read_head(version: str, target: bytes, headers: list[Header]) -> tuple[bytes
     (RFC 9112, 3.2.2). Raises `InvalidRequest` and `UnsupportedEncoding`; the connection is closed after either.
     """
     if version not in {"1.0", "1.1"}:
-        raise InvalidRequest(f"the request is HTTP/{version}, which this server does not speak: send HTTP/1.1")
+        raise InvalidRequest(f"the request is HTTP/{version}, which this server does not support: send HTTP/1.1")
     fields = dict(headers)
     if len(fields) < len(headers):
         fields = {}
@@ -148,18 +150,18 @@ def read_head(version: str, target: bytes, headers: list[Header]) -> tuple[bytes
             fields[b"host"] = authority
             headers[:] = [(name, authority if name == b"host" else value) for name, value in headers]
     elif version == "1.1":
-        raise InvalidRequest("the request has no Host header, which HTTP/1.1 demands: name the host that is called")
+        raise InvalidRequest("the request has no Host header, which HTTP/1.1 requires: name the host")
     return path, fields
 
 
 def _check_coding(version: str, coding: bytes) -> None:
     """Refuse every transfer coding but `chunked`; the parser has refused those where `chunked` is not the last."""
     if version == "1.0":  # RFC 9112, 6.1: its length is not certain
-        raise InvalidRequest("Transfer-Encoding is no part of HTTP/1.0: send HTTP/1.1 or a Content-Length")
+        raise InvalidRequest("Transfer-Encoding is not part of HTTP/1.0: send HTTP/1.1 or a Content-Length")
     if coding.lower() != b"chunked":
         raise UnsupportedEncoding(
-            "no Transfer-Encoding but chunked is accepted: send Transfer-Encoding: chunked, and compress the body by"
-            " Content-Encoding"
+            "only chunked is accepted as Transfer-Encoding: send Transfer-Encoding: chunked, and compress the body "
+            "with Content-Encoding"
         )
 
 
@@ -169,7 +171,7 @@ def _parts(target: bytes) -> tuple[bytes, bytes | None]:
         return target.partition(b"?")[0], None
     found = ABSOLUTE.match(target)
     if found is None or not found[1]:
-        raise InvalidRequest("the target of the request is no path: send one that begins with '/'")
+        raise InvalidRequest("the target of the request is not a path: send one that begins with '/'")
     _check_authority(found[1])
     return found[2] or b"/", found[1]
 

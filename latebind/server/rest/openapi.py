@@ -19,25 +19,25 @@ Schema = Mapping[str, object]
 JSON, BYTES, TEXT = "application/json", "application/octet-stream", "text/plain"
 EVENTS = "text/event-stream"
 STATUSES = {
-    400: "The request is none that could be answered; the error says what to mend.",
+    400: "The request is invalid; the error says what to change.",
     401: "The call needs a token.",
-    403: "The call is for another host, from a page of another site, or of something that is not turned on.",
-    404: "There is nothing of the name in the path, or in the body.",
+    403: "The call is for another host, from a page of another site, or for a feature that is not turned on.",
+    404: "Nothing has the name in the path or in the body.",
     408: "The body did not arrive in time.",
-    409: "There is something of this name already.",
-    413: "The body, or what it asks for, is past a limit.",
-    415: "The body is compressed in a way that is not undone here.",
-    424: "The model failed; the server's log says why, under the id that the error names.",
+    409: "The name is in use already.",
+    413: "The body, or what it asks for, exceeds a limit.",
+    415: "The body is compressed in an unknown way.",
+    424: "The model failed; the server's log says why, under the id in the error.",
     429: "Too much is waiting, or the deadline cannot be met. See Retry-After.",
-    431: "Path and headers are past their limit.",
-    500: "The model failed; the server's log says why, under the id that the error names.",
+    431: "Path and headers exceed their limit.",
+    500: "The model failed; the server's log says why, under the id in the error.",
     501: "This part of the protocol is not served.",
     503: "Not now: too much is waiting, the deadline cannot be met, or the server starts or stops. See Retry-After.",
-    504: "The deadline passed before the answer, or could not be kept any more.",
+    504: "The deadline passed before the answer, or could no longer be met.",
 }
 ALWAYS = (400, 401, 403, 431, 503)
 READING = (408, 413, 415)  # of calls with a body
-# The named parts of paths. Those in capitals are no part of the protocol.
+# The named parts of paths. Those in capitals are not part of the protocol.
 PARTS = {
     "repository": NAME.pattern,
     "model": NAME.pattern,
@@ -49,13 +49,13 @@ PARTS = {
 JSON_LENGTH: Json = {
     "name": "Inference-Header-Content-Length",
     "in": "header",
-    "description": "How many bytes of the body, before it was compressed, are JSON; 0: all of it is the only input.",
+    "description": "How many bytes of the body, before compression, are JSON; 0: the whole body is the only input.",
     "schema": {"type": "integer", "minimum": 0},
 }
 
 
-# The bodies of calls and replies: fields with their kinds, `?` behind those that may be left out. There may be more
-# fields, both from clients and in replies. Kinds in capitals are other bodies, brackets make a list.
+# The bodies of calls and replies: fields with their kinds, `?` after those that are optional. There may be more
+# fields, both from clients and in replies. Capitalized kinds are other bodies, brackets make a list.
 PLACE = "shared_memory_region?: text, shared_memory_byte_size?: count, shared_memory_offset?: count"
 CUT = "truncation_direction?: direction"
 SWITCHES = "log_info?: truth, log_warning?: truth, log_error?: truth, log_verbose_level?: count"
@@ -190,7 +190,7 @@ class Route:
 
     Braces in `path` name parts (`PARTS`), brackets are optional parts. `reply` and `body` name schemas. A `health`
     route has the same schema for 400 as for 200. `reply_media` are those of the reply, where they are not those of the
-    body. `errors` is how it tells of what it cannot do.
+    body. `errors` is how it reports errors.
     """
 
     method: str
@@ -224,7 +224,7 @@ def document(routes: Iterable[Route], prefix: str = "") -> Json:
         "info": {
             "title": "latebind",
             "version": __version__,
-            "description": "The Open Inference Protocol v2 with extensions, and what latebind tells beside it.",
+            "description": "The Open Inference Protocol v2 with extensions, and latebind's own calls.",
         },
         **({"servers": [{"url": prefix}]} if prefix else {}),
         "security": [{}, {"token": []}],
@@ -264,7 +264,7 @@ def _responses(route: Route, *, named: bool) -> Json:
         statuses |= {*READING}
     found: Json = {str(status): _refusal(status, route.errors) for status in sorted(statuses)}
     if route.health:
-        found["400"] = _reply("Not so, or the request is none.", route.reply, "Error")
+        found["400"] = _reply("Not so, or the request is invalid.", route.reply, "Error")
     media = route.reply_media or route.media
     return {"200": _reply(route.summary, route.reply, media=media), **found}
 

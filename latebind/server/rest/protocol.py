@@ -30,7 +30,7 @@ LAST: Final = b"content-length: %d\r\nconnection: close\r\n\r\n"
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 TOGETHER: Final = 1 << 15  # a body of up to so many bytes is joined with the head of its reply, for one write
-NO_HTTP = "the request is no HTTP/1.1 that this server understands"
+NO_HTTP = "the request is not valid HTTP/1.1"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
 UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the frontend closes, to read what has arrived
 NOTHING: Final = memoryview(b"")
@@ -47,7 +47,7 @@ class Held:
     def take(self, size: int) -> None:
         """Count `size` more bytes. Raises `Refused`, and counts none of them, if that would be too many."""
         if self.bytes + size > self._most:
-            raise Refused(f"the requests that are under way have more than {self._most} bytes: try again later")
+            raise Refused(f"the requests in flight have more than {self._most} bytes: try again later")
         self.bytes += size
 
     def give_back(self, size: int) -> None:
@@ -75,7 +75,7 @@ class Request:
     answered = False
     disconnected = False
     as_sent = False
-    was_told = False  # to go on and send its body
+    sent_continue = False  # whether `100 Continue` was sent
     arrived = 0
     _begun = False  # something of the body has come
     _to_come = True  # more of it, from the client
@@ -96,7 +96,7 @@ class Request:
         self._connection = connection
         self._parts: list[bytes] = []
 
-    # What the connection tells ---------------------------------------------------------------------------------------
+    # What the connection calls ---------------------------------------------------------------------------------------
 
     def feed(self, part: bytes) -> None:
         """Take the next part of the body; it is dropped once there is an answer."""
@@ -122,7 +122,7 @@ class Request:
         return not self._begun and self._news is not None and not self._news.done()
 
     def refuse(self, error: LatebindError) -> None:
-        """Raise this error in whoever waits for the body. The connection is closed after the reply."""
+        """Raise this error in the task that waits for the body. The connection is closed after the reply."""
         if self._news is not None and not self._news.done():
             self.keep_alive = False
             self._news.set_exception(error)
@@ -154,7 +154,7 @@ class Request:
 
     @property
     def size(self) -> int | None:
-        """How many bytes the body will have, if its head tells: it does not for one that is to be decompressed."""
+        """How many bytes the body will have, if the head says so; unknown for a compressed body."""
         return None if self.head.encoding and not self.as_sent else self.head.length
 
     async def read(self, size: int | None = None) -> bytes:
@@ -179,7 +179,7 @@ class Request:
             self._collected = 0
 
     async def read_into(self, place: memoryview) -> bool:
-        """Fill `place` with the next bytes, and tell whether the body had that many."""
+        """Fill `place` with the next bytes, and return whether the body had that many."""
         filled = 0
         while filled < len(place) and (self._unread or await self.available()):
             part = self._cut(len(place) - filled)
@@ -196,7 +196,7 @@ class Request:
         return size
 
     async def available(self) -> bool:
-        """Tell whether there is more of the body; waits until that is known."""
+        """Return whether there is more of the body; waits until that is known."""
         while not self._unread and self._more:
             if not self.arrived and self._receive is None:
                 self._begin()
@@ -357,7 +357,7 @@ class HttpProtocol(Protocol):
         self._heads += 1
         parser = self._parser
         if parser.should_upgrade():  # the parser would take all that follows, also the body, for another protocol
-            self._refusal = InvalidRequest("this server speaks HTTP/1.1 alone: send the request without Upgrade")
+            self._refusal = InvalidRequest("this server supports only HTTP/1.1: send the request without Upgrade")
             raise self._refusal  # the parser stops
         try:
             head = self.app.head(parser.get_http_version(), parser.get_method(), self._target, tuple(self._headers))
@@ -411,8 +411,8 @@ class HttpProtocol(Protocol):
         """Read again, and send `100 Continue` to a client that waits for it before it sends its body."""
         self.read_on()
         current = self._current
-        if current is not None and current.head.expects and not current.was_told:
-            current.was_told = True
+        if current is not None and current.head.expects and not current.sent_continue:
+            current.sent_continue = True
             self._transport.write(CONTINUE)
 
     # What the application needs ------------------------------------------------------------------------------------
@@ -428,7 +428,7 @@ class HttpProtocol(Protocol):
         if self._current is None and not self._pipelined:
             self._transport.close()
         elif incoming is not None and incoming is self._current and incoming.has_not_begun:
-            incoming.refuse(Unavailable("the server is shutting down: ask another one"))
+            incoming.refuse(Unavailable("the server is shutting down: use another one"))
 
     def idle_state(self) -> object:
         """Return a value that stays the same while the client sends no complete head, or takes nothing of a reply."""
@@ -509,7 +509,7 @@ class HttpProtocol(Protocol):
         self._done(goes_on and self._goes_on(request))
 
     def _write(self, reply: Reply, *, head_only: bool, goes_on: bool) -> None:
-        """Write a whole reply; the connection `goes_on` after it, or the client is told that it closes."""
+        """Write a whole reply; the connection `goes_on` after it, or its head says that it closes."""
         body = reply.body
         lines = self._head_lines(reply)
         lines.append((LENGTH if goes_on else LAST) % len(body))
@@ -535,7 +535,7 @@ class HttpProtocol(Protocol):
             self._opened.set_result(None)
 
     def _goes_on(self, request: Request) -> bool:
-        """Tell whether the connection stays open after the current request."""
+        """Return whether the connection stays open after the current request."""
         return request.keep_alive and not (self._ending and not self._pipelined)
 
     def _done(self, goes_on: bool) -> None:

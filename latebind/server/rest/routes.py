@@ -1,4 +1,4 @@
-"""All routes over HTTP, and their verbs but those that ask a model: what there is, what is loaded, set and registered.
+"""All HTTP routes, and the verbs that do not run a model: metadata, loading, settings and shared memory.
 
 There is only one repository, so the name of a repository in the path has no effect.
 """
@@ -49,30 +49,30 @@ async def read_json(context: Context, request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"the JSON is not what this call takes: {error}") from None
+        raise InvalidRequest(f"the JSON is invalid for this call: {error}") from None
 
 
-def tells(told: Callable[[Context, Request], object]) -> Verb:
-    """Return a verb that answers with what `told` returns, as JSON."""
+def json_verb(function: Callable[[Context, Request], object]) -> Verb:
+    """Return a verb that answers with what `function` returns, as JSON."""
 
     async def verb(context: Context, request: Request) -> Reply:
-        return json_reply(told(context, request))
+        return json_reply(function(context, request))
 
     return verb
 
 
 # The server and its models --------------------------------------------------------------------------------------------
 
-server_metadata = tells(lambda context, _: context.service.server_metadata())
-models = tells(lambda context, _: {"models": context.service.names()})  # as KServe has it
-model_metadata = tells(
+server_metadata = json_verb(lambda context, _: context.service.server_metadata())
+models = json_verb(lambda context, _: {"models": context.service.names()})  # as KServe has it
+model_metadata = json_verb(
     lambda context, asked: metadata(
         context.service.model(asked.model, asked.version), context.service.versions(asked.model)
     )
 )
 
 
-@tells
+@json_verb
 def configuration(context: Context, request: Request) -> object:
     """The protocol's configuration of a model."""
     spec = context.service.model(request.model, request.version)
@@ -114,7 +114,7 @@ async def statistics(context: Context, request: Request) -> Reply:
     return Reply(reply.body, (*JSON, (b"age", b"%d" % ceil(age)))) if age else reply
 
 
-traces = tells(lambda context, _: {"traces": context.service.tracing.last()})  # the last calls that were traced
+traces = json_verb(lambda context, _: {"traces": context.service.tracing.last()})  # the last calls that were traced
 
 
 async def metrics(context: Context, request: Request) -> Reply:
@@ -174,8 +174,8 @@ async def unload(context: Context, request: Request) -> Reply:
     return Reply()
 
 
-trace_settings = tells(lambda context, asked: context.service.trace_settings(asked.names.get("model")))
-log_settings = tells(lambda context, _: context.service.log.as_dict())
+trace_settings = json_verb(lambda context, asked: context.service.trace_settings(asked.names.get("model")))
+log_settings = json_verb(lambda context, _: context.service.log.as_dict())
 
 
 async def update_trace_settings(context: Context, request: Request) -> Reply:
@@ -197,7 +197,7 @@ def _regions(context: Context, request: Request) -> Regions:
     return NO_REGIONS if request.head.target.startswith(b"/v2/cuda") else context.service.regions
 
 
-regions = tells(lambda context, asked: _regions(context, asked).status(asked.names["region"]))
+regions = json_verb(lambda context, asked: _regions(context, asked).status(asked.names["region"]))
 
 
 async def register(context: Context, request: Request) -> Reply:
@@ -263,89 +263,97 @@ async def description(context: Context, request: Request) -> Reply:
 
 OPENAI, COHERE, TEI = (ASKING, openai.OPENAI), (ASKING, rerank.COHERE), (ASKING_TEI, tei.TEI)
 NAMED = "[/models/{model}]"
-RANKS = "Texts by how well they answer a query"
-VECTORS = "A vector for each text"
-# What people's tools post: the path, what answers, what it is, the bodies of reply and call, statuses and errors.
+RANKS = "Rank texts by how well they answer a query"
+VECTORS = "Embed texts"
+# The APIs of other tools: path, verb, summary, the bodies of reply and call, statuses and errors.
 TOOLS: tuple[tuple[str, Verb, str, str, str, tuple[int, ...], Errors], ...] = (
     ("[/v1]/embeddings", openai.embeddings, f"{VECTORS} (OpenAI)", "Embeddings", "EmbeddingsRequest", *OPENAI),
-    ("/classify", openai.classify, "The class of each text (vLLM)", "Classes", "ClassifyRequest", *OPENAI),
-    ("[/v1]/score", openai.score, "How well two texts go together (vLLM)", "Scores", "ScoreRequest", *OPENAI),
+    ("/classify", openai.classify, "Classify texts (vLLM)", "Classes", "ClassifyRequest", *OPENAI),
+    ("[/v1]/score", openai.score, "Score pairs of texts (vLLM)", "Scores", "ScoreRequest", *OPENAI),
     (f"{NAMED}/rerank", rerank.rerank, f"{RANKS} (TEI, Jina, Cohere)", "Any", "RerankRequest", ASKING_TEI, tei.RERANK),
     ("/v1/rerank", rerank.rerank, f"{RANKS} (Cohere, Jina)", "Any", "RerankRequest", *COHERE),
     ("/v2/rerank", rerank.rerank, f"{RANKS} (Cohere, Jina)", "Any", "RerankRequest", *COHERE),
     (f"{NAMED}/embed", tei.embed, f"{VECTORS} (TEI)", "Vectors", "EmbedRequest", *TEI),
-    (f"{NAMED}/predict", tei.predict, "The classes of texts (TEI)", "Predictions", "PredictRequest", *TEI),
-    (f"{NAMED}/predict_tokens", tei.predict_tokens, "Classes of tokens (TEI)", "Predictions", "TokensRequest", *TEI),
+    (f"{NAMED}/predict", tei.predict, "Classify texts (TEI)", "Predictions", "PredictRequest", *TEI),
+    (f"{NAMED}/predict_tokens", tei.predict_tokens, "Classify tokens (TEI)", "Predictions", "TokensRequest", *TEI),
 )
 
 ROUTES: tuple[Route, ...] = (
-    Route("POST", f"{MODEL}/infer", ORDINARY, infer, "Ask a model", "InferReply", "InferRequest", (500, 504), BOTH),
+    Route("POST", f"{MODEL}/infer", ORDINARY, infer, "Infer", "InferReply", "InferRequest", (500, 504), BOTH),
     Route(
         *("POST", f"{MODEL}/generate", ORDINARY, generate),
-        *("Ask a model with one row", "GenerateReply", "GenerateRequest", (500, 504)),
+        *("Infer one row", "GenerateReply", "GenerateRequest", (500, 504)),
     ),
     Route(
         *("POST", f"{MODEL}/generate_stream", ORDINARY, generate_stream),
-        *("Ask a model with one row, for its tokens as they are written", "Event", "GenerateRequest", (500, 504)),
+        *("Infer one row and stream its tokens", "Event", "GenerateRequest", (500, 504)),
         reply_media=(EVENTS,),
     ),
     Route("GET", "/v2/health/live", OPEN, live, "Whether the server and its engine run", "Live", health=True),
-    Route("GET", "/v2/health/ready", OPEN, ready, "Whether every model can be asked", "Ready", health=True),
-    Route("GET", "/v2", ORDINARY, server_metadata, "What the server is, and its extensions", "ServerMetadata"),
+    Route("GET", "/v2/health/ready", OPEN, ready, "Whether every model is ready", "Ready", health=True),
+    Route("GET", "/v2", ORDINARY, server_metadata, "Name, version and extensions of the server", "ServerMetadata"),
     Route("GET", "/v2/openapi.json", ORDINARY, description, "This description", "Any"),
     Route("GET", "/v2/models", ORDINARY, models, "The names of all models and queries", "Models"),
     # Before the model of this name:
     Route("GET", "/v2/models/stats", ORDINARY, statistics, "Statistics of all models", "Statistics"),
     Route("GET", f"{MODEL}/stats", ORDINARY, statistics, "Statistics of a model", "Statistics"),
-    Route("GET", f"{MODEL}/ready", ORDINARY, model_ready, "Whether it can be asked", "ModelReady", health=True),
+    Route("GET", f"{MODEL}/ready", ORDINARY, model_ready, "Whether a model is ready", "ModelReady", health=True),
     Route("GET", f"{MODEL}/config", ORDINARY, configuration, "The configuration of a model", "ModelConfig"),
-    Route("GET", MODEL, ORDINARY, model_metadata, "What a model takes and gives", "ModelMetadata"),
+    Route("GET", MODEL, ORDINARY, model_metadata, "Inputs and outputs of a model", "ModelMetadata"),
     Route("POST", f"{REPOSITORY}/index", ORDINARY, index, "Every model and its state", "Index", "IndexRequest"),
     Route(
         *("POST", f"{REPOSITORY}/models/{{model}}/load", MUTATING, load),
-        *("Serve a model's newest version", None, "Load"),
+        *("Load a model's newest version", None, "Load"),
     ),
     Route(
         *("POST", f"{REPOSITORY}/models/{{model}}/unload", MUTATING, unload),
-        *("Serve a model no more", None, "Unload"),
+        *("Unload a model", None, "Unload"),
     ),
-    Route("GET", "/v2/traces", ORDINARY, traces, "What became of the last calls that were traced", "Traces"),
-    Route("GET", TRACES, ORDINARY, trace_settings, "Which calls are traced", "TraceSettings"),
-    Route("POST", TRACES, MUTATING, update_trace_settings, "Trace other calls", "TraceSettings", "TraceChange"),
-    Route("GET", "/v2/logging", ORDINARY, log_settings, "What the log has", "LogSettings"),
-    Route("POST", "/v2/logging", MUTATING, update_log_settings, "Log something else", "LogSettings", "LogChange"),
-    Route("GET", f"{SYSTEM}[/region/{{region}}]/status", ORDINARY, regions, "What is registered", "Regions"),
+    Route("GET", "/v2/traces", ORDINARY, traces, "The last traces", "Traces"),
+    Route("GET", TRACES, ORDINARY, trace_settings, "Trace settings", "TraceSettings"),
+    Route("POST", TRACES, MUTATING, update_trace_settings, "Change trace settings", "TraceSettings", "TraceChange"),
+    Route("GET", "/v2/logging", ORDINARY, log_settings, "Log settings", "LogSettings"),
+    Route("POST", "/v2/logging", MUTATING, update_log_settings, "Change log settings", "LogSettings", "LogChange"),
+    Route(
+        "GET", f"{SYSTEM}[/region/{{region}}]/status", ORDINARY, regions, "Registered shared memory regions", "Regions"
+    ),
     Route(
         *("POST", f"{SYSTEM}/region/{{region}}/register", MUTATING, register),
         *("Register a region", None, "Registration", (409,)),
     ),
-    Route("POST", f"{SYSTEM}[/region/{{region}}]/unregister", MUTATING, unregister, "Forget; calls go on"),
-    Route("GET", f"{CUDA}[/region/{{region}}]/status", ORDINARY, regions, "Nothing, ever", "Regions"),
+    Route(
+        "POST",
+        f"{SYSTEM}[/region/{{region}}]/unregister",
+        MUTATING,
+        unregister,
+        "Unregister regions; running calls continue",
+    ),
+    Route("GET", f"{CUDA}[/region/{{region}}]/status", ORDINARY, regions, "Always empty", "Regions"),
     Route(
         *("POST", f"{CUDA}/region/{{region}}/register", MUTATING, register_cuda),
-        *("It is not served", None, "Object", (501,)),
+        *("Not supported", None, "Object", (501,)),
     ),
-    Route("POST", f"{CUDA}[/region/{{region}}]/unregister", MUTATING, unregister, "Nothing is there to forget"),
-    Route("GET", "/metrics", ORDINARY, metrics, "Figures for Prometheus", "Text", media=(TEXT_TYPE,)),
+    Route("POST", f"{CUDA}[/region/{{region}}]/unregister", MUTATING, unregister, "Does nothing"),
+    Route("GET", "/metrics", ORDINARY, metrics, "Metrics for Prometheus", "Text", media=(TEXT_TYPE,)),
     *[
         Route("POST", path, ORDINARY, verb, says, reply, body, statuses, errors=errors)
         for path, verb, says, reply, body, statuses, errors in TOOLS
     ],
     Route(
-        *("GET", "/v1/models", ORDINARY, openai.list_models, "Every model that is served (OpenAI)", "ModelCards"),
+        *("GET", "/v1/models", ORDINARY, openai.list_models, "List models (OpenAI)", "ModelCards"),
         errors=openai.OPENAI,
     ),
     Route(
-        *("GET", "/v1/models/{model}", ORDINARY, openai.one_model, "A model that is served (OpenAI)", "ModelCard"),
+        *("GET", "/v1/models/{model}", ORDINARY, openai.one_model, "Describe a model (OpenAI)", "ModelCard"),
         errors=openai.OPENAI,
     ),
     *[Route("POST", path, ORDINARY, tei.whatever, errors=tei.TEI) for path in ("/", "/models/{model}")],
     Route(
-        *("GET", "[/models/{model}]/info", ORDINARY, tei.info, "What a model is (TEI)", "Info"),
+        *("GET", "[/models/{model}]/info", ORDINARY, tei.info, "Describe a model (TEI)", "Info"),
         errors=tei.TEI,
     ),
     Route("GET", "/health", OPEN, tei.health),  # 503 where `/v2/health/ready` has 400
-    # The page is no part of the protocol and is not described. Its files tell nothing.
+    # The page is not part of the protocol and is not described. Its files contain no data.
     Route("GET", "/dashboard", OPEN, to_the_page),
     Route("GET", "/dashboard/", OPEN, page),
     Route("GET", "/dashboard/data", ORDINARY, figures),

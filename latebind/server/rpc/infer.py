@@ -1,4 +1,4 @@
-"""The verbs that ask a model over gRPC: a message becomes a call, its rows go to their slots, and the answer a message.
+"""The gRPC verbs that run a model: a message becomes a call, its rows go to their slots, and the answer a message.
 
 Protobuf is read and written by hand where that avoids copies of tensors: raw contents are cut out of a large message or
 appended to one.
@@ -45,7 +45,7 @@ END = None  # in a stream's queue: no more requests
 STATUSES = "triton_grpc_error"  # metadata: errors end a stream with their status
 TRACEPARENT = "traceparent"  # metadata: the caller's span, as in W3C Trace Context
 STREAM = "stream"  # parameter: the tokens of a sequence are wanted as they are written
-STREAM_KEY = b"\n\x06stream"  # in a serialised request that has this parameter
+STREAM_KEY = b"\n\x06stream"  # in a serialized request that has this parameter
 FINAL_WANTED, FINAL = "triton_enable_empty_final_response", "triton_final_response"  # parameters
 MOST_CHARACTERS = 1000  # of an error's message, which is sent as a header, whose size clients limit
 MOST_DIMENSIONS = 64
@@ -220,7 +220,7 @@ class InferStream:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
         if self._ended:
-            raise Unavailable("the server is shutting down: ask another one")
+            raise Unavailable("the server is shutting down: use another one")
 
     def end(self) -> None:
         """Take no more requests; those that were taken are answered."""
@@ -270,8 +270,8 @@ def _is_set(request: Message, name: str) -> bool:
 
 def status_and_message(error: Exception) -> tuple[str, str]:
     """Return the name of the status and the message; errors not meant for clients are logged instead."""
-    told = for_clients(error)
-    return told.grpc_status, str(told)[:MOST_CHARACTERS]
+    shown = for_clients(error)
+    return shown.grpc_status, str(shown)[:MOST_CHARACTERS]
 
 
 # From a message to a call, and back -----------------------------------------------------------------------------------
@@ -308,11 +308,11 @@ class RpcCodec:
         contents = iter(raw) if raw else None
         given = tuple([self._given(tensor, one, contents) for tensor, one in zip(tensors, inputs, strict=True)])
         if contents is not None and next(contents, None) is not None:
-            raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs for")
+            raise InvalidRequest(f"raw_input_contents has {len(raw)} entries: more than there are inputs")
         return Call(given, rows, wanted, 0, *schedule, dims=dims)
 
     def encode(self, answer: Answer, call: Call, parameters: Mapping[str, object]) -> bytes:
-        """Return the serialised response with these `parameters` and the outputs that the client wants."""
+        """Return the serialized response with these `parameters` and the outputs that the client wants."""
         spec = answer.spec or self.spec
         reply = service_pb2.ModelInferResponse(model_name=self.public_name, model_version=spec.version, id=call.id)
         for key, value in parameters.items():
@@ -331,9 +331,9 @@ class RpcCodec:
         """Return raw inputs with their elements, of typed or raw contents, and the number of rows."""
         found, rows = self._calls.match_raw([(one.name, one.datatype, tuple(one.shape)) for one in inputs])
         if any(_parameters(one.parameters, TensorParameters).reference() is not None for one in inputs):
-            raise InvalidRequest("BYTES are not read from shared memory: send them along")
+            raise InvalidRequest("BYTES are not read from shared memory: send them in the call")
         if contents and len(contents) != len(inputs):
-            raise InvalidRequest(f"raw_input_contents has {len(contents)} entries: {len(inputs)} inputs need as many")
+            raise InvalidRequest(f"raw_input_contents has {len(contents)} entries: there are {len(inputs)} inputs")
         self._calls.check_element_bytes(
             sum(map(len, contents)) - LENGTH_BYTES * rows * len(contents)
             if contents
@@ -348,7 +348,7 @@ class RpcCodec:
             else:
                 read = elements_of(one, list(given.contents.bytes_contents))
             if len(read) != rows:
-                raise InvalidRequest(f"input {one.name!r} has {len(read)} bytes_contents: its shape asks for {rows}")
+                raise InvalidRequest(f"input {one.name!r} has {len(read)} bytes_contents: its shape needs {rows}")
             elements.append(RawElements(one, rows, read))
         return tuple(elements), rows
 
@@ -381,7 +381,7 @@ def _parameters(given: Mapping[str, Message], kind: type[T]) -> T:
         }  # answers always are
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"a parameter is not what it must be: {error}") from None
+        raise InvalidRequest(f"a parameter is invalid: {error}") from None
 
 
 def sooner(timeout: int, seconds: float | None) -> int:
@@ -402,7 +402,7 @@ def _viewed(tensor: Tensor, shape: tuple[int, ...], given: Message, contents: It
         raise InvalidRequest(f"{tensor.title} has no entry in raw_input_contents, though others have one")
     if len(content) != tensor.bytes_of(shape):
         needed = tensor.bytes_of(shape)
-        raise InvalidRequest(f"{tensor.title} has {len(content)} bytes: its shape and datatype ask for {needed}")
+        raise InvalidRequest(f"{tensor.title} has {len(content)} bytes: its shape and datatype need {needed}")
     return np.frombuffer(content, tensor.dtype).reshape(shape)
 
 
@@ -414,7 +414,7 @@ def _typed(tensor: Tensor, shape: tuple[int, ...], given: Message) -> Array:
     values = getattr(given.contents, field)
     items = tensor.bytes_of(shape) // tensor.dtype.itemsize
     if len(values) != items:
-        raise InvalidRequest(f"{tensor.title} has {len(values)} values in {field}: its shape asks for {items}")
+        raise InvalidRequest(f"{tensor.title} has {len(values)} values in {field}: its shape needs {items}")
     try:
         return np.array(values[:], tensor.dtype).reshape(shape)
     except OverflowError as error:
@@ -444,7 +444,7 @@ def parse(kind: Message, data: bytes) -> Message:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise InvalidRequest(f"the request is no {kind.DESCRIPTOR.name}") from None
+        raise InvalidRequest(f"the request is not a {kind.DESCRIPTOR.name}") from None
 
 
 def read_request(data: bytes, limits: Limits) -> tuple[Message, Raw]:
@@ -527,4 +527,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _broken() -> InvalidRequest:
-    return InvalidRequest("the request is no ModelInferRequest")
+    return InvalidRequest("the request is not a ModelInferRequest")

@@ -1,4 +1,4 @@
-"""The protocol's protobuf messages, from the package of its clients. Imported only where gRPC is on."""
+"""The protocol's protobuf messages, from the package of its clients. Imported only if gRPC is on."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ try:
     from tritonclient.grpc import service_pb2
 except ImportError as missing:
     raise ConfigError(
-        f"server.grpc_port: gRPC needs packages that are not there ({missing.name}): "
+        f"server.grpc_port: gRPC needs missing packages ({missing.name}): "
         "pip install 'latebind[grpc]', or leave --grpc-port out"
     ) from missing
 

@@ -1,4 +1,4 @@
-"""gRPC's own server (`grpc.aio`) on a port of its own: a call is counted, admitted, and ends with one answer or status.
+"""gRPC's own server (`grpc.aio`) on its own port: a call is counted, admitted, and ends with one answer or status.
 
 It keeps HTTP/2, TLS, deadlines and flow control, and reads a message completely before anybody here sees it. A server
 on nghttp2 of our own answered 2.2 to 2.6 times as many calls of a model without work from 16 clients, in 850 lines and
@@ -109,7 +109,7 @@ class RpcServer:
         """Answer until no call is under way and no more arrive; while it stops, the server cancels calls that arrive.
 
         Streams end soon; single calls are still passed on, and the service itself refuses them. A client that has just
-        had its last answer may call once more, and is told that the server shuts down.
+        had its last answer may call once more, and learns that the server shuts down.
         """
         for stream in self._streams:
             stream.end()
@@ -179,7 +179,7 @@ class RpcServer:
 
     async def _follow(self, method: Method, caller: Caller) -> None:
         """Serve a stream until it ends or the server closes."""
-        assert method.stream is not None, f"{method.path} is no stream"
+        assert method.stream is not None, f"{method.path} is not a stream"
         stream = method.stream(self._context, caller)
         self._streams.add(stream)
         if self._closing is not None:
@@ -198,9 +198,9 @@ class RpcServer:
             self._guard.check(method.access, authorization.encode() or None)
         limits = self._limits
         if len(self._under_way) > limits.calls:
-            raise Refused(f"{limits.calls} calls are under way: try again later")
+            raise Refused(f"{limits.calls} calls are in flight: try again later")
         if self._bytes > limits.held_bytes:
-            raise Refused(f"the requests that are under way have more than {limits.held_bytes} bytes: try again later")
+            raise Refused(f"the requests in flight have more than {limits.held_bytes} bytes: try again later")
 
 
 class _Current:
@@ -223,7 +223,7 @@ def _configuration(tls: Loaded) -> Any:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Tell whether a record of gRPC's own log says more than that a client has gone.
+    """Return whether a record of gRPC's own log says more than that a client has gone.
 
     The server logs a traceback of `CancelledError` for a call that was cancelled before its task first ran.
     """

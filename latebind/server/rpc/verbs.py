@@ -1,4 +1,4 @@
-"""The gRPC verbs beside those that ask a model, and which method leads to which verb and what a caller has to show."""
+"""The gRPC verbs that do not run a model, which method leads to which verb, and what a caller has to present."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -137,7 +137,7 @@ VERBS: dict[str, tuple[Access, Verb]] = {
 
 
 class HealthWatch:
-    """`grpc.health.v1.Health/Watch`: tells one client the health at once, and again whenever it changes."""
+    """`grpc.health.v1.Health/Watch`: sends one client the health at once, and again whenever it changes."""
 
     def __init__(self, context: Context, caller: Caller) -> None:
         self._context = context
@@ -201,8 +201,8 @@ def _method(service: Any, method: Any) -> Method:
 
     async def answer(context: Context, data: bytes, caller: Caller) -> bytes:
         del caller
-        told = verb(context, parse(requests, data))
-        response = from_json((await told if isawaitable(told) else told) or {}, responses())
+        answer = verb(context, parse(requests, data))
+        response = from_json((await answer if isawaitable(answer) else answer) or {}, responses())
         written: bytes = response.SerializeToString()
         return written
 

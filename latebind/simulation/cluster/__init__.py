@@ -1,1 +1,1 @@
-"""Many machines at once: each with the scheduler and the memory of one, and a router before them."""
+"""Many machines at once: each with its own scheduler and memory, and a router in front of them."""

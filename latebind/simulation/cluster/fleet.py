@@ -1,4 +1,4 @@
-"""A simulated cluster and its work: machines of one kind, models, requests, and what became of the requests."""
+"""A simulated cluster and its work: machines of one kind, models, requests, and the outcomes of the requests."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace

@@ -55,7 +55,7 @@ class _Unit:
         self._pieces: dict[str, set[int]] = {}
 
     def resident(self) -> frozenset[str]:
-        """Return the models of which at least half is in memory, as a replica tells them."""
+        """Return the models of which at least half is in memory, as a replica reports them."""
         there = [(name, self._sizes[name], pieces) for name, pieces in self._pieces.items()]
         return frozenset([name for name, sizes, some in there if 2 * sum(map(sizes.__getitem__, some)) >= sum(sizes)])
 

@@ -177,7 +177,7 @@ def _beside(file: Path, path: str) -> str:
 
 
 def _file_beside(file: Path, lengths: str) -> str:
-    """Return lengths as they are told, a file of them by its whole path."""
+    """Return lengths as written, a file of them by its absolute path."""
     return lengths if not lengths or in_words(lengths) else _beside(file, lengths)
 
 

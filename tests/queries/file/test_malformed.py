@@ -14,11 +14,11 @@ VEHICLE = "argmax(gate.output) in [0, 1, 8, 9] and max(softmax(gate.output)) > 0
 # What is put in place of what in the file that is right, the line of the error and a part of its message.
 WRONG = [
     # the file
-    ("[nodes.gate]", "[nodes.gate", 12, "this is no TOML, column 12: Expected ']'"),
-    ("deadline_ms = 80", "deadline_ms = ", 1, "this is no TOML, column 15: Invalid value"),
-    ('"not vehicle"', '"""not vehicle"', 28, "this is no TOML, at the end of the file: Unterminated string"),
+    ("[nodes.gate]", "[nodes.gate", 12, "this is not valid TOML, column 12: Expected ']'"),
+    ("deadline_ms = 80", "deadline_ms = ", 1, "this is not valid TOML, column 15: Invalid value"),
+    ('"not vehicle"', '"""not vehicle"', 28, "this is not valid TOML, at the end of the file: Unterminated string"),
     ("replan = false", "replan = false\nreplan = true", 4, "Cannot overwrite a value"),
-    ("deadline_ms = 80", f"deadline_ms = {'[' * 1900}", 1, "this is no TOML that can be read"),
+    ("deadline_ms = 80", f"deadline_ms = {'[' * 1900}", 1, "this is not valid TOML"),
     ("deadline_ms = 80", f"# {'a' * 2_000}", 1, "the line has 2002 characters: 2000 at most"),
     ("deadline_ms = 80", "\n" * 1_000, 1_000, "the file has 1028 lines: 1000 at most"),
     ("deadline_ms = 80", f"{'#' * 1_900}\n" * 20, 1, "more than 32768 bytes"),
@@ -42,15 +42,15 @@ WRONG = [
     ("[conditions]", '[inputs.d]\ndtype = "int8"\nshape = [1]\n[conditions]', 9, "nothing reads the input d"),
     ("[conditions]", "[inputs.gate]\n[conditions]", 9, "gate has two meanings"),
     ("[inputs.image]", "[inputs.images]", 12, "nothing is called image: there are inputs and conditions images"),
-    ("[inputs.image]", '[inputs."left image"]', 5, "'left image' is no name: a letter or _"),
+    ("[inputs.image]", '[inputs."left image"]', 5, "'left image' is not a valid name: a letter or _"),
     # conditions
     (VEHICLE, "truck", 10, "conditions.vehicle: column 1: nothing is called truck"),
-    (VEHICLE, "gate.output", 10, "conditions.vehicle: column 1: float32 10 is no condition"),
-    (VEHICLE, "vehicle or vehicle", 10, "conditions go in a circle, vehicle -> vehicle"),
-    ("[conditions]", '[conditions]\na = "b"\nb = "not a"', 10, "conditions go in a circle, a -> b -> a"),
+    (VEHICLE, "gate.output", 10, "conditions.vehicle: column 1: float32 10 is not a condition"),
+    (VEHICLE, "vehicle or vehicle", 10, "conditions form a cycle, vehicle -> vehicle"),
+    ("[conditions]", '[conditions]\na = "b"\nb = "not a"', 10, "conditions form a cycle, a -> b -> a"),
     (VEHICLE, f"{VEHICLE}{' ' * 500}", 10, "characters: 500 at most; name parts of it"),
-    (VEHICLE, "argmax(gate.output) = 1", 10, "conditions.vehicle: column 21: this is no expression"),
-    (VEHICLE, "__import__('os').system('true')", 10, "column 1: this has no place in an expression"),
+    (VEHICLE, "argmax(gate.output) = 1", 10, "conditions.vehicle: column 21: this is not an expression"),
+    (VEHICLE, "__import__('os').system('true')", 10, "column 1: this is not allowed in an expression"),
     ("[conditions]", "[conditions]\nsure = 0.5", 10, "conditions.sure: expected `str`, got `float`"),
     # nodes
     ('models = ["gate"]', 'models = "gate"', 13, "nodes.gate.models: expected `array`, got `str`"),
@@ -62,26 +62,26 @@ WRONG = [
     ('"cars-large"', '"pixels"', 16, "the same inputs: cars-small has input (float32 3x16x16); pixels has"),
     ('models = ["gate"]', 'models = ["translator"]', 13, "translator is a sequence model, which answers step by step"),
     ('models = ["gate"]', 'model = ["gate"]', 13, "nodes.gate.model is not known here: take models, accuracy"),
-    ("[nodes.gate]", "[nodes.a-gate]", 12, "'a-gate' is no name"),
+    ("[nodes.gate]", "[nodes.a-gate]", 12, "'a-gate' is not a valid name"),
     ('[nodes.gate]\nmodels = ["gate"]', "[nodes]\ngate = 1", 13, "nodes.gate: expected `object`, got `int`"),
-    ("[nodes.gate]", '[nodes.spare]\nmodels = ["gate"]\n[nodes.gate]', 12, "nothing comes of node spare"),
+    ("[nodes.gate]", '[nodes.spare]\nmodels = ["gate"]\n[nodes.gate]', 12, "node spare leads to no output"),
     ("accuracy = [0.8, 0.9]", "accuracy = [0.8]", 17, "accuracy has 1 numbers for 2 models: give one each"),
     ("accuracy = [0.8, 0.9]", "accuracy = [80, 90]", 17, "nodes.cars.accuracy: expected `float` <= 1.0"),
-    ("accuracy = [0.8, 0.9]", "", 15, "nothing is known of how often cars-small, cars-large is right: give accuracy"),
+    ("accuracy = [0.8, 0.9]", "", 15, "the accuracy of cars-small, cars-large is unknown: give accuracy"),
     (f'inputs.input = "{CAR_INPUT}"', "", 15, "nodes.cars.inputs.input: column 1: nothing is called input"),
     (CAR_INPUT, "", 18, "nodes.cars.inputs.input: column 1: there is no expression"),
     (CAR_INPUT, "gate", 18, "column 1: gate is a node: take one of its outputs, gate.output, gate.box"),
     (CAR_INPUT, "crop(image, 0, 0, 8, 8)", 18, "this is float32 3x8x8, and cars-small takes float32 3x16x16"),
-    (CAR_INPUT, "first(crop_to(image, cars.output, 16, 16), image)", 15, "nodes go in a circle, cars -> cars"),
+    (CAR_INPUT, "first(crop_to(image, cars.output, 16, 16), image)", 15, "nodes form a cycle, cars -> cars"),
     ('when = "vehicle"', 'when = "vehicles"', 19, "nodes.cars.when: column 1: nothing is called vehicles"),
     ('when = "vehicle"', 'after = ["trucks"]', 19, "there is no node 'trucks': there are gate, cars, animals"),
-    ('models = ["gate"]', 'models = ["gate"]\nwhen = "max(cars.output) > 0"', 12, "circle, gate -> cars -> gate"),
+    ('models = ["gate"]', 'models = ["gate"]\nwhen = "max(cars.output) > 0"', 12, "cycle, gate -> cars -> gate"),
     # outputs
     ('label = "first(cars.output, animals.output)"', "", 26, "there are no outputs: write one under [outputs]"),
-    ('label = "first', '"a label" = "first', 27, "'a label' is no name of an output"),
-    ("first(cars.output, animals.output)", "cars.output", 21, "nothing comes of node animals: name it in an output"),
+    ('label = "first', '"a label" = "first', 27, "'a label' is not a valid output name"),
+    ("first(cars.output, animals.output)", "cars.output", 21, "node animals leads to no output: use it in an output"),
     ("first(cars.output, animals.output)", "first(cars.output, gate.box)", 27, "first chooses between float32 10 and"),
-    ("first(cars.output, animals.output)", "0.5", 27, "outputs.label: column 1: 0.5 is no tensor"),
+    ("first(cars.output, animals.output)", "0.5", 27, "outputs.label: column 1: 0.5 is not a tensor"),
 ]  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def test_a_query_may_not_be_called_as_a_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "-a", "a" * 129, ""])
 def test_a_query_is_called_as_models_may_be(tmp_path: Path, name: str) -> None:
-    assert "is no name for a query: call it NAME.query.toml" in refusal(tmp_path, TRAFFIC, name=name)
+    assert "is not a valid name for a query: call it NAME.query.toml" in refusal(tmp_path, TRAFFIC, name=name)
 
 
 def test_rows_that_are_padded_in_two_ways_cannot_be_one_input(tmp_path: Path) -> None:

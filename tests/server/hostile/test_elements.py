@@ -118,7 +118,7 @@ def test_json_of_any_kind_never_breaks_the_frontend(
 def test_a_million_empty_strings_cost_little(site: Site) -> None:
     for data in ([""] * 1_000_000, [[""]] * 1_000_000):
         one = {"name": "text", "shape": [1], "datatype": "BYTES", "data": data}
-        assert "more elements than its shape asks for" in check_clean(site.post(INFER, {"inputs": [one]}))
+        assert "more elements than its shape" in check_clean(site.post(INFER, {"inputs": [one]}))
     blob = bytes(4_000_000)
     given = {**one, "parameters": {"binary_data_size": len(blob)}}
     del given["data"]

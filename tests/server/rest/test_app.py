@@ -223,7 +223,7 @@ def test_a_model_that_the_engine_does_not_answer_for_is_not_listed_as_ready() ->
     [
         (f"{HALF_MODEL}/load", {"parameters": {"version": 3}}, 400, "the version is 3"),
         (f"{HALF_MODEL}/load", {"parameters": {"version": "../1"}}, 400, "the version is '../1'"),
-        (f"{HALF_MODEL}/load", {"parameters": []}, 400, "not what this call takes"),
+        (f"{HALF_MODEL}/load", {"parameters": []}, 400, "invalid for this call"),
         ("/v2/repository/models/../load", {}, 404, "there is no model '..'"),
         (f"{SCALAR_MODEL}/unload", {"parameters": {"unload_dependents": "yes"}}, 400, "give true or false"),
     ],
@@ -251,7 +251,7 @@ def test_whoever_asks_for_a_model_that_is_being_loaded_is_not_told_to_load_it(ma
     managed.shelf.loading.add("half")
     try:
         reply = managed.get("/v2/models/half")
-        assert (reply.status, reply.error) == (404, "model 'half' is not served (loading): ask again when it is ready")
+        assert (reply.status, reply.error) == (404, "model 'half' is not served (loading): try again when it is ready")
     finally:
         managed.shelf.loading.clear()
         assert managed.post("/v2/repository/models/half/load", b"").status == 200

@@ -131,7 +131,7 @@ def test_what_is_often_sent_and_is_no_json_is_answered_by_what_to_send(text: byt
 
 def test_half_precision_has_no_json_form_in_either_direction() -> None:
     subject = Codec(MODELS["half"], LIMITS)
-    with pytest.raises(InvalidRequest, match="no JSON form: ask"):
+    with pytest.raises(InvalidRequest, match="no JSON form: request"):
         take(subject, *binary(np.zeros((1, 4), np.float16)))
     given_input = {"name": "x", "shape": [1, 4], "datatype": "FP16", "data": [0, 0, 0, 0]}
     with pytest.raises(InvalidRequest, match="no JSON form: send"):

@@ -13,7 +13,7 @@ BODY = {"inputs": [scalar(21.0)]}
 
 
 def is_shared_with(reply: Response, origin: str) -> bool:
-    """Tell whether a browser would let a page of this origin read the reply."""
+    """Return whether a browser would let a page of this origin read the reply."""
     headers = reply.headers
     assert headers.get("vary") == ("Origin" if "access-control-allow-origin" in headers else None)
     assert "access-control-allow-credentials" not in headers

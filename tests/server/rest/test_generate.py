@@ -89,7 +89,7 @@ def test_what_is_no_row_is_refused(site: Site, path: str, given: object, says: s
         ("picture", {"x": [1.0] * 32}, "tensor 'x' may have any H and W: send nested lists, or its `shape` by /infer"),
         ("picture", {"x": [[[1.0]] * 6] * 2}, "tensor 'x' has H=6: it must be 4 to 8 in steps of 4"),
         ("picture", {"x": [[1.0] * 8] * 2}, "not FP32: Expected `array`, got `float`"),
-        ("picture", {"x": [[[1.0, 2.0], [1.0]] * 4] * 2}, "lists beside each other differ in length"),
+        ("picture", {"x": [[[1.0, 2.0], [1.0]] * 4] * 2}, "lists on the same level differ in length"),
         ("sound", {"x": [1.0] * 3}, "has 3 values: a row has 2 for each T"),
         ("sound", {"x": [[1.0, 2.0]] * 3}, "has shape [1, 3, 2]: it must be [-1, 2, T]"),
         ("sound", {"x": [1.0] * 20}, "T=10: it must be 1 to 9"),

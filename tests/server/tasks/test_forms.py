@@ -39,7 +39,7 @@ def test_what_is_no_number_has_no_score(activation: Activation | None, value: fl
         scores(np.array([[0.0, value]], np.float32), activation)
 
 
-def test_leading_dimensions_of_a_model_that_normalises_are_normalised_again() -> None:
+def test_leading_dimensions_of_a_model_that_normalises_are_normalized_again() -> None:
     vectors = np.array([[0.6, 0.0, 0.8], [3.0, 4.0, 0.0]], np.float32)
     np.testing.assert_allclose(openai.leading(vectors, 2), [[1.0, 0.0], [3.0, 4.0]])
     np.testing.assert_array_equal(openai.leading(vectors, None), vectors)
@@ -94,9 +94,9 @@ def test_each_form_tells_an_error_as_its_clients_read_it(
     error: Exception, status: int, kind: str, code: str, as_tei: int, tei_kind: str
 ) -> None:
     told: object = {"error": {"message": "x", "type": kind, "param": None, "code": code}}
-    assert openai.told(error, "x") == (status, told)  # type: ignore[arg-type]
-    assert rerank.told(error, "x") == (status, {"message": "x", "detail": "x"})  # type: ignore[arg-type]
-    assert tei.told(error, "x") == (as_tei, {"error": "x", "error_type": tei_kind})  # type: ignore[arg-type]
+    assert openai.report(error, "x") == (status, told)  # type: ignore[arg-type]
+    assert rerank.report(error, "x") == (status, {"message": "x", "detail": "x"})  # type: ignore[arg-type]
+    assert tei.report(error, "x") == (as_tei, {"error": "x", "error_type": tei_kind})  # type: ignore[arg-type]
 
 
 def test_the_ingress_finds_which_model_a_body_names() -> None:

@@ -43,10 +43,10 @@ def test_base64_has_the_bytes_of_the_same_vectors(served: Served) -> None:
     np.testing.assert_array_equal(np.array(floats, np.float32), unpacked)
 
 
-def test_leading_dimensions_have_length_one_where_the_model_normalises(served: Served) -> None:
-    for model, normalises in (("embedder", True), ("plain", False)):
+def test_leading_dimensions_have_length_one_where_the_model_normalizes(served: Served) -> None:
+    for model, normalizes in (("embedder", True), ("plain", False)):
         whole = vectors(served, SENTENCES[1], model=model)[0][:5]
-        wanted = whole / np.linalg.norm(whole) if normalises else whole
+        wanted = whole / np.linalg.norm(whole) if normalizes else whole
         told = served.told(PATH, {"model": model, "input": SENTENCES[1], "dimensions": 5})
         np.testing.assert_allclose(told["data"][0]["embedding"], wanted, atol=1e-6)
     refused = served.ask(PATH, {"model": "embedder", "input": "a", "dimensions": WIDTH + 1})

@@ -1,1 +1,1 @@
-"""The endpoints of people's tools for what a model is for, in the forms of OpenAI, Cohere, Jina, TEI and vLLM."""
+"""Endpoints in the APIs of other tools, by a model's task: OpenAI, Cohere, Jina, TEI and vLLM."""

@@ -1,6 +1,6 @@
-"""What the forms of all tools share: which model is meant, its rows read and asked, and scores of its logits.
+"""What the APIs of all tools share: which model is meant, running its rows, and scores from its logits.
 
-How long a call may take and which goes first is told by headers, for no tool's own form has both.
+Headers set the deadline and the priority of a call, because no API has both.
 """
 
 import asyncio
@@ -73,8 +73,8 @@ def _unfit(spec: ModelSpec) -> str:
     if spec.about.task and (read := [raw.name for raw in spec.about.raw]) and TEXT not in read:
         return f"reads {', '.join(read)}, not {TEXT}"
     if spec.steps and not spec.about.task:
-        return "is a query, and its first output not for certain what a model answers to texts"
-    return f"is one to {spec.about.task}" if spec.about.task else "is one of tensors alone"
+        return "is a query whose first output is not always a model's answer to texts"
+    return f"is one to {spec.about.task}" if spec.about.task else "takes only tensors"
 
 
 class Named(msgspec.Struct):
@@ -87,7 +87,7 @@ NAMED = msgspec.json.Decoder(Named)
 
 
 def model_named(body: bytes) -> str:
-    """Return the model that a body names; "" where it names none or is none, which whoever reads it will say."""
+    """Return the model that a body names; "" if it names none or is invalid, which is reported when it is read."""
     try:
         return NAMED.decode(body).model or ""
     except (ValueError, RecursionError):
@@ -106,7 +106,8 @@ async def read_body(context: Context, request: Request, decoder: "msgspec.json.D
     try:
         asked = decoder.decode(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"the JSON is not what this call takes: {error!s:.200}") from None
+        raise InvalidRequest(f"the JSON is invalid for this call: {error!s:.200}") from None
+
     request.release()
     request.watch()
     return asked
@@ -124,14 +125,14 @@ def texts_or_ids(given: Texts) -> tuple[list[str], list[list[int]]]:
         return [], items  # type: ignore[return-value]
     if not items:
         raise InvalidRequest("the input is empty: send a text, or a list of texts")
-    raise InvalidRequest("the input mixes texts, tokens and lists of tokens: send one kind alone")
+    raise InvalidRequest("the input mixes texts, tokens and lists of tokens: send only one kind")
 
 
 def _terms(fields: Mapping[bytes, bytes]) -> Terms:
     """Return what the headers of a request say of its schedule, and its id. Raises `InvalidRequest`."""
     seconds, priority = _number(fields, TIMEOUT, float), int(_number(fields, PRIORITY, int))
     if seconds > LONGEST:
-        raise InvalidRequest(f"the header {TIMEOUT.decode()} is no number of seconds: leave it out, or send fewer")
+        raise InvalidRequest(f"the header {TIMEOUT.decode()} is not a number of seconds: leave it out, or send fewer")
     timeout = max(1, int(seconds / MICROSECOND)) if seconds else 0  # 0 is the default
     check_schedule(timeout, priority, None)
     terms = Terms(fields.get(REQUEST_ID, b"").decode("latin-1"), timeout, priority)
@@ -145,15 +146,15 @@ def _number(fields: Mapping[bytes, bytes], header: bytes, kind: type[float]) -> 
     except ValueError:
         number = -1
     if not number >= 0:
-        raise InvalidRequest(f"the header {header.decode()} is no number from 0: leave it out, or send one")
+        raise InvalidRequest(f"the header {header.decode()} is not a number of 0 or more: leave it out, or send one")
     return number
 
 
 # Asking ---------------------------------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
-    """What a model told of the rows of one call."""
+class Result(NamedTuple):
+    """A model's answers to the rows of one call."""
 
     spec: ModelSpec
     rows: Sequence[Prepared]
@@ -169,7 +170,7 @@ class Told(NamedTuple):
 
     @property
     def usage(self) -> dict[str, int]:
-        """The same as OpenAI tells it."""
+        """The same in OpenAI's form."""
         return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
 
     @property
@@ -246,20 +247,20 @@ class Asking:
             raise TooLarge(f"the call has {len(ids)} rows of {self.spec.name!r}: send 1 to {most}")
         return self.preprocessor.rows_of(ids)
 
-    async def ask(self, read: Callable[[Self], Awaitable[Sequence[Prepared]]]) -> Told:
+    async def ask(self, read: Callable[[Self], Awaitable[Sequence[Prepared]]]) -> Result:
         """Ask the model for the rows that `read` returns.
 
         If another version takes over meanwhile, all is done once more, by that. Raises what `read` and
         `Service.infer_each` raise.
         """
         try:
-            return await self._told(await read(self))
+            return await self._result(await read(self))
         except Superseded:
             assert self.spec.about.task is not None
             there = replace(self, spec=chosen(self.service, self.spec.public_name, self.spec.about.task))
-            return await there._told(await read(there))
+            return await there._result(await read(there))
 
-    async def _told(self, rows: Sequence[Prepared]) -> Told:
+    async def _result(self, rows: Sequence[Prepared]) -> Result:
         preprocessor = self.service.gateway.preprocessor(self.spec.name)  # of this version, or the call fails
         answers = await self.service.infer_each(self.spec, rows, self.terms, parent=self.parent)
         times = [self.service.milliseconds(answer) for answer in answers]
@@ -268,7 +269,7 @@ class Asking:
         if cut:
             lines += b"%b: %d\r\n" % (CUT, cut)
         ids = preprocessor.ids if isinstance(preprocessor, TextPreprocessor) else ""
-        return Told(answers[0].spec or self.spec, rows, answers, request_id(self.terms.id), lines, ids)
+        return Result(answers[0].spec or self.spec, rows, answers, request_id(self.terms.id), lines, ids)
 
 
 # What a model's numbers say -------------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def usual_activation(spec: ModelSpec) -> Activation:
 def check_finite(values: Array) -> None:
     """Raise `NotFinite` for NaN and infinity, which JSON does not have."""
     if not np.isfinite(values).all():
-        raise NotFinite("the model's answer has NaN or infinity: ask it by /v2/models/NAME/infer for binary data")
+        raise NotFinite("the model's answer has NaN or infinity: request binary data at /v2/models/NAME/infer")
 
 
 def label_of(spec: ModelSpec, index: int) -> str:

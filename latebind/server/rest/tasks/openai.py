@@ -1,4 +1,4 @@
-"""OpenAI's form: `/v1/embeddings` and `/v1/models`; and vLLM's `/classify` and `/score`, whose errors are OpenAI's.
+"""OpenAI's API: `/v1/embeddings` and `/v1/models`; and vLLM's `/classify` and `/score`, whose errors are OpenAI's.
 
 Also taken: `truncate` of Jina, and `truncate_prompt_tokens` of vLLM, which may be -1: as many as the model reads.
 """
@@ -21,8 +21,8 @@ from latebind.server.rest.messages import Errors, Reply, json_reply
 from latebind.server.rest.protocol import Request
 from latebind.server.rest.tasks.asking import (
     Asking,
+    Result,
     Texts,
-    Told,
     check_finite,
     label_of,
     read_body,
@@ -30,10 +30,10 @@ from latebind.server.rest.tasks.asking import (
     usual_activation,
 )
 
-UNIT = 1e-3  # how far from 1 the length of a vector may be that a model has normalised, in float16 too
+UNIT = 1e-3  # how far from 1 the length of a vector may be that a model has normalized, in float16 too
 
 
-def told(error: LatebindError, text: str) -> tuple[int, object]:
+def report(error: LatebindError, text: str) -> tuple[int, object]:
     """Return status and body of an error; its code is OpenAI's for what clients look at, else the status' name."""
     status = error.http_status
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
@@ -47,7 +47,7 @@ def told(error: LatebindError, text: str) -> tuple[int, object]:
     return status, {"error": {"message": text, "type": kind, "param": None, "code": code}}
 
 
-OPENAI = Errors("OpenAIError", told)
+OPENAI = Errors("OpenAIError", report)
 
 
 class Cuts(msgspec.Struct):
@@ -94,15 +94,15 @@ async def embeddings(context: Context, request: Request) -> Reply:
 
 
 def leading(vectors: Array, dimensions: int | None) -> Array:
-    """Return the first `dimensions` of vectors `(N, D) float32`, normalised again where the model has normalised them.
+    """Return the first `dimensions` of vectors `(N, D) float32`, normalized again where the model has normalized them.
 
-    Whether it has is told by the length of the vector. Raises `InvalidRequest`.
+    The length of the vector shows whether it has. Raises `InvalidRequest`.
     """
     if dimensions is None:
         return vectors
     size = vectors.shape[-1]
     if not 1 <= dimensions <= size:
-        raise InvalidRequest(f"dimensions is {dimensions!s:.40}: the model's vectors have {size}, ask for 1 to {size}")
+        raise InvalidRequest(f"dimensions is {dimensions!s:.40}: the model's vectors have {size}, request 1 to {size}")
     kept = np.ascontiguousarray(vectors[:, :dimensions])
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.where(np.abs(length - 1.0) <= UNIT, unit(kept), kept)
@@ -178,7 +178,9 @@ async def score(context: Context, request: Request) -> Reply:
     if len(first) == 1:
         first = first * len(second)
     if len(first) != len(second) or not first:
-        raise InvalidRequest(f"text_1 has {len(first)} texts and text_2 {len(second)}: send as many, or one text_1")
+        raise InvalidRequest(
+            f"text_1 has {len(first)} texts and text_2 {len(second)}: send equally many, or one text_1"
+        )
     how = asked.reading()
     answer = await asking.ask(lambda one: one.read({TEXT: first, PAIR: second}, how))
     found = scores(answer.output, usual_activation(answer.spec))[:, 0]
@@ -189,6 +191,6 @@ async def score(context: Context, request: Request) -> Reply:
     )
 
 
-def _listed(answer: Told, kind: str, data: list[dict[str, object]]) -> Reply:
+def _listed(answer: Result, kind: str, data: list[dict[str, object]]) -> Reply:
     about = {"id": f"{kind}-{answer.id}", "object": "list", "created": int(time()), "model": answer.spec.public_name}
     return answer.reply({**about, "data": data, "usage": {**answer.usage, "completion_tokens": 0}})

@@ -1,4 +1,4 @@
-"""Texts in the order in which they answer a query: the forms of Cohere (1 and 2), Jina and TEI, told apart by fields.
+"""Ranks texts by how well they answer a query: the APIs of Cohere (1 and 2), Jina and TEI, distinguished by fields.
 
 `documents` are Cohere's and Jina's, and so is the reply; it has the fields of both. `texts` are TEI's.
 """
@@ -23,12 +23,12 @@ from latebind.server.rest.tasks.asking import Asking, AtMost, read_body, scores,
 Document = str | dict[str, Any]
 
 
-def told(error: LatebindError, text: str) -> tuple[int, object]:
+def report(error: LatebindError, text: str) -> tuple[int, object]:
     """Return status and body of an error: Cohere's `message`, and Jina's `detail`."""
     return error.http_status, {"message": text, "detail": text}
 
 
-COHERE = Errors("CohereError", told)
+COHERE = Errors("CohereError", report)
 
 
 class RerankRequest(msgspec.Struct):
@@ -60,7 +60,7 @@ async def rerank(context: Context, request: Request) -> Reply:
     if not (asked.documents if asked.texts is None else asked.texts):
         raise InvalidRequest("there is no text to rank: send `documents` (Cohere, Jina) or `texts` (TEI), one or more")
     if (asked.texts is None) == (asked.documents is None):
-        raise InvalidRequest("send a query with `documents` (Cohere, Jina), or with `texts` (TEI), and not with both")
+        raise InvalidRequest("send a query with `documents` (Cohere, Jina), or with `texts` (TEI), not both")
     asking = Asking.of(context, request, asked.model, Task.RERANK)
     if asked.texts is not None:
         return await _as_tei(asking, asked, asked.texts)
@@ -82,7 +82,8 @@ async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Docum
         rows = await _rows(one, asked.query, texts, CUT)
         if most is not None and any(row.used > most for row in rows):
             raise InvalidRequest(
-                f"a document has over {most} tokens with its query: max_tokens_per_doc is not served, send less of it"
+                f"a document has over {most} tokens with its query: max_tokens_per_doc is not supported, send shorter "
+                "documents"
             )
         return rows
 
@@ -144,9 +145,9 @@ def kept_by(direction: str | None) -> Kept | None:
 
 def _check_options(asked: RerankRequest) -> None:
     if asked.priority:
-        raise InvalidRequest("priority is not served here: send the header latebind-priority, 1 (first) to 255")
+        raise InvalidRequest("priority is not supported here: send the header latebind-priority, 1 (first) to 255")
     if asked.max_chunks_per_doc not in (None, 1):
-        raise InvalidRequest("max_chunks_per_doc is not served: a document is read once, and cut to what fits")
+        raise InvalidRequest("max_chunks_per_doc is not supported: a document is read once, and cut to what fits")
     if asked.truncate_prompt_tokens not in (None, -1):
         raise InvalidRequest("truncate_prompt_tokens may be -1, for as many as the model reads: send that, or none")
 
@@ -168,6 +169,6 @@ def _best_first(found: Array) -> list[tuple[int, float]]:
 
 
 def _cut_off(cut: list[int]) -> str:
-    """Return what to tell of documents that were cut."""
+    """Return the warnings about documents that were cut."""
     named = ", ".join(map(str, cut[:20])) + (", and others" if len(cut) > 20 else "")
     return f"documents {named} were truncated: with the query they have more tokens than the model reads"

@@ -1,4 +1,4 @@
-"""TEI's form (Hugging Face's text-embeddings-inference): `/embed`, `/predict`, `/predict_tokens`, `/info`, `/health`.
+"""TEI's API (Hugging Face's text-embeddings-inference): `/embed`, `/predict`, `/predict_tokens`, `/info`, `/health`.
 
 A body with `parameters` is in the form of Hugging Face's Inference API, as `InferenceClient` sends it, and so is the
 reply.
@@ -24,8 +24,8 @@ from latebind.server.rest.protocol import Request
 from latebind.server.rest.tasks.asking import (
     Asking,
     AtMost,
+    Result,
     Texts,
-    Told,
     check_finite,
     chosen,
     label_of,
@@ -42,7 +42,7 @@ APPLIED = {"softmax": Activation.SOFTMAX, "sigmoid": Activation.SIGMOID, "none":
 OUTSIDE = ("O",)  # labels of tokens that are nothing
 
 
-def told(error: LatebindError, text: str) -> tuple[int, object]:
+def report(error: LatebindError, text: str) -> tuple[int, object]:
     """Return status and body of an error."""
     status, kind = error.http_status, "Validation"
     if isinstance(error, Refused):
@@ -54,13 +54,13 @@ def told(error: LatebindError, text: str) -> tuple[int, object]:
     return int(status), {"error": text, "error_type": kind}
 
 
-def told_by_rerank(error: LatebindError, text: str) -> tuple[int, object]:
+def report_by_rerank(error: LatebindError, text: str) -> tuple[int, object]:
     """Return status and body of an error of `/rerank`, which is Cohere's and Jina's path too: the fields of all."""
-    status, body = told(error, text)
+    status, body = report(error, text)
     return status, {**body, "message": text, "detail": text}  # type: ignore[dict-item]
 
 
-TEI, RERANK = Errors("TeiError", told), Errors("RerankError", told_by_rerank)
+TEI, RERANK = Errors("TeiError", report), Errors("RerankError", report_by_rerank)
 
 
 class Asked(msgspec.Struct):
@@ -120,7 +120,7 @@ Pair = tuple[str, str | None]
 
 
 async def embed(context: Context, request: Request) -> Reply:
-    """A vector for each text. Those of a model that normalises stay so, whatever `normalize` says."""
+    """A vector for each text. Those of a model that normalizes stay so, whatever `normalize` says."""
     asked = await read_body(context, request, EMBED)
     how = asked.reading(asked.prompt_name)
 
@@ -135,7 +135,7 @@ async def embed(context: Context, request: Request) -> Reply:
     return await answer.reply_each(b"[", [*vectors], b"]", vectors.shape[-1])
 
 
-async def _ask(asking: Asking, pairs: Sequence[Pair], asked: Asked) -> Told:
+async def _ask(asking: Asking, pairs: Sequence[Pair], asked: Asked) -> Result:
     """Ask a model for texts, alone or in pairs."""
     how = asked.reading()
 
@@ -238,7 +238,7 @@ async def predict_tokens(context: Context, request: Request) -> Reply:
     return answer.reply(_token_predictions(answer, asked.inputs, asked))
 
 
-def _token_predictions(answer: Told, texts: Sequence[str], asked: TokensRequest) -> list[list[dict[str, object]]]:
+def _token_predictions(answer: Result, texts: Sequence[str], asked: TokensRequest) -> list[list[dict[str, object]]]:
     """Return tokens in TEI's form: of each its best class with its score."""
     activation = None if asked.raw_scores else usual_activation(answer.spec)
     return [
@@ -256,10 +256,10 @@ def _token_predictions(answer: Told, texts: Sequence[str], asked: TokensRequest)
     ]
 
 
-def _entities(answer: Told, texts: Sequence[str], asked: Parameters) -> list[list[dict[str, object]]]:
+def _entities(answer: Result, texts: Sequence[str], asked: Parameters) -> list[list[dict[str, object]]]:
     """Return tokens, or what they belong to, in the form of Hugging Face's Inference API."""
     if asked.stride:
-        raise InvalidRequest("stride is not served: a text is read at once, or refused; leave it out")
+        raise InvalidRequest("stride is not supported: a text is read whole, or refused; leave it out")
     strategy = asked.aggregation_strategy
     name = "entity" if strategy == "none" else "entity_group"
     activation = usual_activation(answer.spec)
@@ -277,7 +277,7 @@ def _kept(
 ) -> list[Tag]:
     """Return the tags of one row with logits `(1, L, C)`, but those that are ignored. Raises `InvalidRequest`."""
     if strategy not in ("none", "simple"):
-        raise InvalidRequest(f"aggregation_strategy {strategy!r} is not served: send 'simple' or 'none'")
+        raise InvalidRequest(f"aggregation_strategy {strategy!r} is not supported: send 'simple' or 'none'")
     assert row.spans is not None, "a model that tags has the places of its tokens"
     spans = row.spans
     found = scores(logits[0, : len(spans)], activation)
@@ -324,7 +324,7 @@ def _joined(group: Sequence[Tag]) -> Tag:
 
 
 async def info(context: Context, request: Request) -> Reply:
-    """What a model is, as TEI tells it, as far as it is known here."""
+    """What a model is, in TEI's form, as far as it is known here."""
     spec = chosen(context.service, request.names.get("model"), *TASKS)
     about: dict[str, object] = {}
     if spec.about.task is not Task.EMBED:

@@ -117,7 +117,7 @@ def serve(
 
 
 def check_policies(settings: ServeConfig) -> None:
-    """Raise `ConfigError` for policies that the engine would refuse: that is told before one is started."""
+    """Raise `ConfigError` for policies that the engine would refuse, before one is started."""
     make_policy(settings.policy)
     make_eviction(settings.residency)
 
@@ -164,7 +164,7 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
 
 
 def _look_again(catalogue: Catalogue, security: Security) -> None:
-    """Have the repository looked at, and take tokens and certificates as their files have them now."""
+    """Scan the repository and read the token files and certificates again."""
     catalogue.look()
     if security.tls is not None:
         security.tls.look()

@@ -104,7 +104,9 @@ def verify(directory: Path, manifest: Manifest) -> None:
         if not path.resolve().is_relative_to(root):
             raise RepositoryError(f"{path} is a link that leads out of the model directory: replace it by the file")
         if path.stat().st_size != entry.bytes or _sha256(path) != entry.sha256:
-            raise RepositoryError(f"{path} differs from the manifest: it was altered or half copied, build it again")
+            raise RepositoryError(
+                f"{path} differs from the manifest: it was changed or only partly copied; build it again"
+            )
 
 
 MODEL = "model.json"

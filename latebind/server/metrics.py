@@ -117,11 +117,11 @@ FAMILIES: dict[str, tuple[Any, ...]] = {
     "latebind_split_share": (Gauge, "Share of a model's requests that a version is to answer", MODEL),
     "latebind_shadow_fidelity": (
         Gauge,
-        "Share of the last rows that a version asked aside answered as the one that clients heard",
+        "Share of the last rows that a shadow version answered like the version that clients got",
         (*MODEL, "bound"),
     ),
-    "latebind_shadow_rows": (Counter, "Rows that a version was asked for aside", (*MODEL, "outcome"), "shadows"),
-    "latebind_learned_caches": (Info, "The version in use", MODEL),
+    "latebind_shadow_rows": (Counter, "Rows sent to a shadow version", (*MODEL, "outcome"), "shadows"),
+    "latebind_learned_caches": (Info, "Version of the learned caches in use", MODEL),
     "nv_inference_request_success": (Untyped, "Requests answered", MODEL),
     "nv_inference_request_failure": (Untyped, "Requests not answered", (*MODEL, "reason")),
     "nv_inference_count": (Untyped, "Inferences (rows) answered", MODEL),
@@ -214,7 +214,7 @@ def prometheus_text(
     """Return the exposition of `snapshot`, of `replies` (HTTP replies by status), and of the rest.
 
     Labels come from `versions`, the models that are served, never from what a client sent: what was unloaded while the
-    engine told this is left out. `queries` are those of them that are queries. `shares` are of models in several
+    engine sent this is left out. `queries` are those of them that are queries. `shares` are of models in several
     versions, in percent; `shadows` what their shadows have answered, and `agreement` how often as others, with bounds;
     `turned_away` rows that had no slots, by why.
     """

@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from latebind.adaptation.controller import TOLD
+from latebind.adaptation.controller import COMPARED
 from latebind.domain.errors import LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.domain.split import Chooser
@@ -54,7 +54,7 @@ class Shadows:
         return self._counts.get(model, {})
 
     def compared(self, model: str) -> tuple[bool, ...]:
-        """Return of the last `TOLD` rows that a shadow has answered whether it did as the version that clients heard.
+        """Return for the last `COMPARED` rows whether the shadow answered like the version that clients got.
 
         What is told of that (`learned.promise.bounded`) is told of learned caches beside their full network too.
         """
@@ -111,7 +111,7 @@ class Shadows:
             return
         self._credit -= CALL_SECONDS + max(found.ran, default=0.0)
         compared = [alike(spec, answer, found, row) for row in range(count)]
-        self._last.setdefault(spec.name, deque(maxlen=TOLD)).extend(compared)
+        self._last.setdefault(spec.name, deque(maxlen=COMPARED)).extend(compared)
         counts["same"] += sum(compared)
         counts["other"] += count - sum(compared)
 

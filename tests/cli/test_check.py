@@ -61,7 +61,10 @@ def test_a_faulty_model_and_what_needs_it_are_told_and_the_rest_is_fine(folder: 
     assert (
         query["told"]
         == told["models"][1]["told"]
-        == ("scale/2/weights.safetensors differs from the manifest: it was altered or half copied, build it again")
+        == (
+            "scale/2/weights.safetensors differs from the manifest: it was changed or only partly copied; "
+            "build it again"
+        )
     )
 
 

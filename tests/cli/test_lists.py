@@ -27,7 +27,7 @@ def main(words: list[str]) -> None:
     sys.stderr = sys.stdout
     with suppress(SystemExit):
         app(words)
-    print("imported:", *(package for package in HEAVY if package in sys.modules))
+    print("imported:", *(package for package in HEAVY if sys.modules.get(package) is not None))
 
 
 @pytest.mark.parametrize("words", [(), ("bench",)])

@@ -80,8 +80,8 @@ def test_where_nothing_is_enough_that_is_said_and_the_exit_code_is_1(small: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--target", "0"), "--target 0 is no share"),
-        (("--memory", "120"), "--memory 120 is no share"),
+        (("--target", "0"), "--target 0 is out of range"),
+        (("--memory", "120"), "--memory 120 is out of range"),
         (("--warm", "100"), "--warm 100"),
         (("--way", "fifo"), "'fifo': take one of"),
         (("--memory", "5"), "give a kind of machine with more memory"),

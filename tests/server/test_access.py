@@ -79,11 +79,11 @@ def test_what_is_not_quite_the_token_opens_nothing(shown: bytes) -> None:
         (b"", "does not have a token on each line"),
         (b"two tokens-in-one-line", "does not have a token on each line"),
         (b"first-0123456789abcdef\nsecond 0123456789abcdef\n", "does not have a token on each line"),
-        (b"first-0123456789abcdef\nshort\n", "under 16 characters"),
+        (b"first-0123456789abcdef\nshort\n", "fewer than 16 characters"),
         (b"first-0123456789abcdef\n" * 5, "has 5 tokens"),
         ("schlüssel-0123456789".encode(), "does not have a token on each line"),
         (b"\0" * 32, "does not have a token on each line"),
-        (b"short", "under 16 characters"),
+        (b"short", "fewer than 16 characters"),
     ],
 )
 def test_a_file_that_is_no_token_is_a_clear_error(tmp_path: Path, content: bytes, message: str) -> None:

@@ -440,7 +440,7 @@ def test_a_reply_tells_the_tokens_of_texts_alone_and_what_was_cut_of_all() -> No
 def test_a_model_of_tensors_reads_nothing() -> None:
     async def test() -> None:
         gateway = Arithmetic()
-        with pytest.raises(InvalidRequest, match="takes tensors alone"):
+        with pytest.raises(InvalidRequest, match="takes only tensors"):
             await Service(gateway).prepare(gateway.models["double"], {"text": ["a"]})
 
     run(test)

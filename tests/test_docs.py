@@ -19,6 +19,7 @@ OF_TODAY = [
     page for page in PAGES if page.name != "CHANGELOG.md" and page.parent.name != "log"
 ]  # these tell of days gone by
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)")
+ANCHOR = re.compile(r"\]\((?!https?://)([^)#\s]*)#([^)\s]+)\)")
 PATH = re.compile(r"`((?:latebind|research|tests|examples|docs|deploy)/[\w./-]+\.(?:py|md|toml|yaml|sh|service|js))`")
 COMMAND = re.compile(
     r"(?<![\w/-])(?<!generic )(?:latebind |python -m (?=research ))((?:bench |research )?[a-z][a-z-]*)"
@@ -156,6 +157,20 @@ def test_links_and_paths_lead_to_something(page: Path) -> None:
     text = page.read_text()
     gone = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
     assert gone + [path for path in PATH.findall(text) if not (ROOT / path).exists()] == []
+
+
+@each_page
+def test_links_lead_to_headings_that_there_are(page: Path) -> None:
+    gone = [f"{link}#{anchor}" for link, anchor in ANCHOR.findall(page.read_text())
+            if anchor not in anchors((page.parent / link) if link else page)]  # fmt: skip
+    assert gone == []
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub and Python-Markdown make them."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    titles = re.findall(r"^#+ +(.+?) *$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @each_page

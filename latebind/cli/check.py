@@ -51,11 +51,12 @@ def check(
     json_file: JsonFile = None,
     given: Annotated[Given, SETTINGS],
 ) -> None:
-    """Say what `latebind serve` would serve with the same options, and what is wrong. Starts no server.
+    """Say what would be served with the options of `latebind serve`, and what is wrong. Starts no server.
 
-    Every file is read and compared with its manifest. Told are the versions that would answer, with their shares where
-    there are several; what is missing or faulty; packages that are not installed; and of `--memory` what slots leave of
-    it and which models do not fit. What running alone shows, as the memory of batches, is not known here.
+    Every file is compared with its manifest. The tables show the versions that would answer, with their shares where
+    there are several; files that are missing or faulty; packages that are not installed; and with `--memory` what slots
+    leave of it and which models do not fit. What only a running model shows, such as the memory of its batches, is not
+    included.
 
     Exit code 1 where something is faulty, 2 where the options are.
 

@@ -57,9 +57,11 @@ class Cache:
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         self._meanwhile = meanwhile
 
-    def __call__(self, activation: Tensor, *about: object) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def __call__(
+        self, activation: NDArray[np.float32], *about: object
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Answer rows `(B, 1)`."""
-        numbers = activation.numpy().copy()
+        numbers = activation.copy()
         self._meanwhile()
         return -numbers, numbers[:, 0] % 2 == 0
 

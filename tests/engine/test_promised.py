@@ -18,12 +18,16 @@ from latebind.engine.crew import load_model
 from latebind.learned.metadata import LIST, NEARNESS, ROUNDING, Nearness, StoredCaches, StoredLookup
 from latebind.program.backends import exact_backends
 from latebind.program.build import build_program
+from latebind.program.openvino import multiplies_bytes
 from latebind.repository.directory import ModelDirectory, json_bytes
 from latebind.server.frontend import Frontend
 from tests.learned.test_vectors import INT8, Encoder
 from tests.server.real import json_body, read_reply, real_frontend, written
 
-pytestmark = pytest.mark.skipif("openvino" not in exact_backends(), reason="OpenVINO is not installed")
+pytestmark = [
+    pytest.mark.skipif("openvino" not in exact_backends(), reason="OpenVINO is not installed"),
+    pytest.mark.skipif(not multiplies_bytes(), reason="this processor does not multiply bytes"),
+]
 
 NEAR = Nearness(0.99, 0.97, 1.0, 0.998, 0.95, 2000, 400, 0.999, 0.99, 0.98, 1e-3, 2e-3, ROUNDING)
 QUERY = '[nodes.embed]\nmodels = ["m"]\n\n[outputs]\nvector = "embed.output"\n'

@@ -80,10 +80,12 @@ class Pretended:
         self.closed = asyncio.Event()
         self.lost_calls = Counter[str]()
 
-    async def begin(self, order: EngineOrder) -> None:
+    async def begin(self, order: EngineOrder, loading: Callable[[int], None] | None = None) -> None:
         self.log = order.event_log
         for number, path in enumerate(order.directories):
             self._ran = (number,)
+            if loading is not None:
+                loading(number)
             try:
                 spec = read_model(ModelDirectory.open(Path(path))).spec()
             except LatebindError as error:

@@ -215,7 +215,7 @@ def test_a_simulation_with_a_floor_says_what_was_promised_and_its_log_replays(cu
 
 
 def test_a_floor_is_no_share_or_for_nothing_and_a_simulation_says_so(curve: Path) -> None:
-    for words, said in ((["--floor", "2"], "up to 1"), (["--floor", "0.85", "--no-exits"], "here are none")):
+    for words, said in ((["--floor", "2"], "up to 1"), (["--floor", "0.85", "--no-exits"], "has none")):
         ran = CliRunner().invoke(app, ["simulate", str(curve), *words])
         assert (ran.exit_code, said in " ".join(ran.output.split())) == (2, True), ran.output
 

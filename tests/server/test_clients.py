@@ -269,12 +269,12 @@ def test_rows_of_any_length_come_from_shared_memory_and_their_answers_go_there(c
         found = shm.get_contents_as_numpy(handle, np.float32, [2 * length], offset=512)
         np.testing.assert_array_equal(found, X.flatten()[: 2 * length] * 2)
     given.set_shared_memory("mine", 16)
-    assert "ask for 72" in refusal(lambda: client.infer("sound", [given]))[1]
+    assert "need 72" in refusal(lambda: client.infer("sound", [given]))[1]
 
 
 def test_places_that_do_not_fit_are_refused_and_nothing_is_kept(client: Client, handle: Any) -> None:
     for given, wanted, reason in (
-        (client.shared(size=64), None, "ask for 128"),
+        (client.shared(size=64), None, "need 128"),
         (client.shared(offset=1000), None, "go beyond region"),
         (client.shared(), client.to_memory(size=64), "needs 128 bytes"),
         (client.shared(), client.to_memory(offset=1000), "go beyond region"),

@@ -112,7 +112,7 @@ def test_figures_are_told_with_their_age_and_health_says_what_is_so(shop: Path) 
             async with session.post("/v2/repository/index", json={}) as reply:
                 for entry in await reply.json():
                     assert entry["state"] == "UNAVAILABLE"
-                    assert "stands still" in entry["reason"]
+                    assert "the engine hangs" in entry["reason"]
             async with session.post("/v2/repository/index", json={"ready": True}) as reply:
                 assert await reply.json() == []
 

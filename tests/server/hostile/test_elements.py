@@ -124,4 +124,4 @@ def test_a_million_empty_strings_cost_little(site: Site) -> None:
     del given["data"]
     head = json.dumps({"inputs": [given]}).encode()
     told = check_clean(site.post(INFER, head + blob, {"Inference-Header-Content-Length": str(len(head))}))
-    assert "behind the 1 elements" in told
+    assert "after the 1 elements" in told

@@ -45,7 +45,7 @@ def test_leading_dimensions_of_a_model_that_normalises_are_normalized_again() ->
     np.testing.assert_array_equal(openai.leading(vectors, None), vectors)
     np.testing.assert_allclose(openai.leading(np.array([[0.0, 1.0]], np.float32), 1), [[0.0]])
     for dimensions in (0, -1, 4, 10**30):
-        with pytest.raises(InvalidRequest, match="ask for 1 to 3"):
+        with pytest.raises(InvalidRequest, match="request 1 to 3"):
             openai.leading(vectors, dimensions)
 
 

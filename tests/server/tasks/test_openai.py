@@ -51,7 +51,7 @@ def test_leading_dimensions_have_length_one_where_the_model_normalizes(served: S
         np.testing.assert_allclose(told["data"][0]["embedding"], wanted, atol=1e-6)
     refused = served.ask(PATH, {"model": "embedder", "input": "a", "dimensions": WIDTH + 1})
     assert refused.status == 400
-    assert f"ask for 1 to {WIDTH}" in refused.json()["error"]["message"]
+    assert f"request 1 to {WIDTH}" in refused.json()["error"]["message"]
 
 
 def test_token_ids_are_taken_as_they_are(served: Served) -> None:

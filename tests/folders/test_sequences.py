@@ -103,7 +103,7 @@ def one_token(network: Network) -> None:
     [
         (no_end, "my/folder: its generation_config.json has no eos_token_id"),
         (another, "my/folder is a pegasus network, and text is generated only by those of T5"),
-        (one_token, "my/folder reads 40 tokens and writes 1: give 2 or more"),
+        (one_token, "my/folder reads 40 tokens and writes 1: both must be 2 or more"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_a_sentence(change: Callable[[Network], None], says: str) -> None:

@@ -67,12 +67,12 @@ def test_settings_are_read_as_they_were_written(tmp_path: Path, reads: Any) -> N
 @pytest.mark.parametrize(
     ("reads", "reason"),
     [
-        (b"{}", "broken"),
-        (b'{"format":1,"reads":{"kind":"smell"}}', "broken"),
-        (b'{"format":1,"reads":{"kind":"text","inputs":{"ids":"a"},"longest":9,"run":"x"}}', "broken"),
-        (b'{"format":1,"reads":{"kind":"text","inputs":{"code":"a"},"longest":9}}', "broken"),
+        (b"{}", "is invalid"),
+        (b'{"format":1,"reads":{"kind":"smell"}}', "is invalid"),
+        (b'{"format":1,"reads":{"kind":"text","inputs":{"ids":"a"},"longest":9,"run":"x"}}', "is invalid"),
+        (b'{"format":1,"reads":{"kind":"text","inputs":{"code":"a"},"longest":9}}', "is invalid"),
         (b'{"format":7,"reads":{"kind":"text","inputs":{"ids":"a"},"longest":9}}', "format 7"),
-        (b"[" * 100_000, "broken"),
+        (b"[" * 100_000, "is invalid"),
         (TextSettings(IDS, 0), "longest 0"),
         (TextSettings(IDS, 1 << 40), "longest"),
         (TextSettings({Role.MASK: "m"}, 9), "no input for the ids"),

@@ -129,8 +129,8 @@ def test_files_that_cannot_be_used_are_a_clear_error(folder: Path, pair: Pair) -
         ("none.pem", pair.key, "", r"none\.pem, which TLS needs, cannot be read"),
         (pair.certificate, "none.key", "", r"none\.key, which TLS needs, cannot be read"),
         (pair.certificate, pair.key, "none.ca", r"none\.ca, which TLS needs, cannot be read"),
-        (pair.certificate, other.key, "", "do not fit: key values mismatch"),
-        (str(text), pair.key, "", "do not fit"),
+        (pair.certificate, other.key, "", "do not match: key values mismatch"),
+        (str(text), pair.key, "", "do not match"),
         (pair.certificate, pair.key, str(text), "is not a certificate"),
     ):
         with pytest.raises(ConfigError, match=says):
@@ -175,7 +175,7 @@ def test_new_files_count_from_the_next_connection_on_and_broken_ones_leave_the_o
         assert [shown(port) for port in ports] == ["first", "first"]
         assert caplog.messages == [
             f"new connections go on with the certificate before: server.tls_cert {place.certificate} and "
-            f"server.tls_key {place.key} do not fit: key values mismatch; give a certificate and its key, as PEM"
+            f"server.tls_key {place.key} do not match: key values mismatch; give a certificate and its key, as PEM"
         ]
         put(second, place, "key")
         assert [shown(port) for port in ports] == ["second", "second"]

@@ -123,6 +123,8 @@ def test_a_build_has_it_beside_the_others_and_so_has_another_calibration(tmp_pat
 @pytest.mark.slow
 def test_a_text_is_answered_in_eight_bits_where_these_are_sure(tmp_path: Path) -> None:
     pytest.importorskip("openvino")
+    if not multiplies_bytes():
+        pytest.skip("this processor does not multiply bytes")
     directory = build_program(
         texts.trained(),
         dict(zip(("ids", "mask"), texts.filled_up(texts.texts()[0][:4], texts.LONGEST), strict=True)),

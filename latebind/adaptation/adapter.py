@@ -25,7 +25,7 @@ from latebind.adaptation.controller import (
     down_to,
     name_of,
 )
-from latebind.adaptation.levels import Levels
+from latebind.adaptation.levels import Levels, of_each_level
 from latebind.adaptation.messages import Answered, OfLevel, Status
 from latebind.adaptation.retrain import Prior, by_class, material, retrain, seen_of
 from latebind.adaptation.traffic import Familiar, Kept, Recent, Sample, Window, looks
@@ -382,15 +382,9 @@ class Adapter:
                 same, used = one.answer == base, name_of(one.version)
                 if isinstance(self.controller, Levels):
                     self._last.append(same)
-                    of_levels: list[bool | None] = [bool(right[place]) for right in would]
-                    if one.promised in self._promised:  # what it was answered says more than what it would be
-                        level = self._promised.index(one.promised)
-                        if self._overload and level + 1 == len(of_levels):
-                            # Beside it others may have been dropped, which were hard: of those that are left, surer
-                            # levels would answer more wrongly than of all.
-                            of_levels = [None] * len(of_levels)
-                        of_levels[level] = same
-                    decisions += self.controller.compared_each(of_levels, at=at, strange=strange[place], used=used)
+                    level = self._promised.index(one.promised) if one.promised in self._promised else None
+                    each = of_each_level([bool(right[place]) for right in would], level, same, overload=self._overload)
+                    decisions += self.controller.compared_each(each, at=at, strange=strange[place], used=used)
                 else:
                     decisions += self.controller.compared(same, at=at, strange=strange[place], used=used)
         return decisions

@@ -201,3 +201,18 @@ class Levels(Controller):
             self._reported = asked
             decisions.append(Use(asked, reason))
         return decisions
+
+
+def of_each_level(would: Sequence[bool], level: int | None, same: bool, *, overload: bool) -> list[bool | None]:
+    """Return what a sample says of each level, as `Levels.compared_each` takes it.
+
+    `would` says which levels would have given the base model's answer. The client was promised `level`, and was given
+    the `same` answer or not, which says more than what would have been. Where some may be dropped at the last level (at
+    `overload`), a sample of it says nothing of the others: those that were dropped beside it were hard, so of those
+    that are left, surer levels would answer more wrongly than of all.
+    """
+    if level is None:
+        return list(would)
+    found: list[bool | None] = [None] * len(would) if overload and level + 1 == len(would) else list(would)
+    found[level] = same
+    return found

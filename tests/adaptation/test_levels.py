@@ -17,7 +17,7 @@ from latebind.adaptation.controller import (
     Version,
     VersionLevel,
 )
-from latebind.adaptation.levels import Levels
+from latebind.adaptation.levels import Levels, of_each_level
 from latebind.learned.promise import Promise
 
 FIDELITIES, TARGET = (0.99, 0.97, 0.95, 0.9), 0.97
@@ -97,6 +97,21 @@ def test_a_sample_that_tells_of_one_level_counts_for_that_alone() -> None:
     assert [len(level.last) for level in found.levels] == [0, 0, 0, 20]
     assert [level.compared for level in found.levels[:3]] == [0, 0, 0]
     assert found.asked == "built@0.95"
+
+
+@pytest.mark.parametrize(
+    ("level", "overload", "found"),
+    [
+        (None, True, [True, False, False]),
+        (1, True, [True, True, False]),
+        (2, False, [True, False, True]),
+        (2, True, [None, None, True]),
+    ],
+)
+def test_a_sample_of_the_last_level_says_nothing_of_others_where_some_are_dropped_there(
+    level: int | None, overload: bool, found: list[bool | None]
+) -> None:
+    assert of_each_level([True, False, False], level, True, overload=overload) == found
 
 
 def test_a_level_comes_back_once_the_samples_since_show_it_and_not_before_a_surer_one() -> None:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Timer
-from typing import IO
+from typing import IO, Any
 
 from latebind.child import READY
 from latebind.program.metadata import this_hardware
@@ -50,11 +50,12 @@ def main(words: list[str]) -> int:
 def _first_use(wheel: Path, extras: str, python: str, folder: Path) -> int:
     took: dict[str, float] = {}
 
-    def step(name: str, call: Callable[[], object]) -> None:
+    def step(name: str, call: Callable[[], Any]) -> Any:
         began = time.perf_counter()
-        call()
+        result = call()
         took[name] = time.perf_counter() - began
         print(f"{took[name]:7.1f} s  {name}", flush=True)
+        return result
 
     environment = folder / "venv"
     inside = environment / "bin" / "python"
@@ -71,8 +72,8 @@ def _first_use(wheel: Path, extras: str, python: str, folder: Path) -> int:
         [environment / "bin" / "latebind", "--help"], check=True, stdout=subprocess.DEVNULL, cwd=folder, env=plain()
     ))  # fmt: skip
     for often in ("first", "second"):
-        with _running([str(inside), "direct.py"], folder) as said:
-            step(f"python direct.py, {often} time: until it serves", partial(_ready, said, url := list[str]()))
+        with running([str(inside), "direct.py"], folder) as (_, said):
+            url = step(f"python direct.py, {often} time: until it serves", partial(address, said))
             step("an answer", partial(_asked, url))
     total = sum(took.values())
     print(f"{total:7.1f} s  in all; at most {MOST_SECONDS:g} are allowed")
@@ -93,14 +94,14 @@ def _direct() -> str:
 
 
 @contextmanager
-def _running(command: list[str], folder: Path) -> Iterator[IO[str]]:
-    """Run a server and yield what it says; at the end it is asked to stop, and must do so with status 0."""
+def running(command: list[str], folder: Path) -> Iterator[tuple[int, IO[str]]]:
+    """Run a server; yields its process and what it prints. At the end it is asked to stop, and must do so with 0."""
     with subprocess.Popen(command, cwd=folder, env=plain(), stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         too_late = Timer(STARTED, server.kill)
         too_late.start()
         try:
-            yield server.stdout
+            yield server.pid, server.stdout
             server.send_signal(signal.SIGINT)
             status = server.wait(60)
             assert status == 0, f"the server ended with {status}"
@@ -109,18 +110,16 @@ def _running(command: list[str], folder: Path) -> Iterator[IO[str]]:
             server.kill()
 
 
-def _ready(said: IO[str], url: list[str]) -> None:
-    """Read what a server says until it serves, and put its address into `url`."""
-    for line in said:
-        if line.startswith(READY):
-            url.append(line.removeprefix(READY).strip())
-            return
-    raise AssertionError("the server ended before it served")
+def address(said: IO[str]) -> str:
+    """Read what a server prints until it serves, and return its address."""
+    found = next((line.removeprefix(READY).strip() for line in said if line.startswith(READY)), "")
+    assert found, "the server ended before it served"
+    return found
 
 
-def _asked(url: list[str]) -> None:
+def _asked(url: str) -> None:
     request = urllib.request.Request(
-        f"{url[0]}/v2/models/tiny/infer", json.dumps(ANSWER).encode(), {"Content-Type": "application/json"}
+        f"{url}/v2/models/tiny/infer", json.dumps(ANSWER).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=30) as reply:
         (output,) = json.load(reply)["outputs"]

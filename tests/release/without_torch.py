@@ -14,23 +14,18 @@ import argparse
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from statistics import median
-from threading import Timer
 
-from latebind.child import READY
 from latebind.program.metadata import this_hardware
 from latebind.repository.directory import ModelDirectory
-from tests.release.first_use import CHECKOUT, STARTED, plain
+from tests.release.first_use import CHECKOUT, address, plain, running
 
 MOST_SECONDS, MOST_MEMORY, MOST_INSTALLED = 2.0, 150e6, 300e6
 STARTS = 4
@@ -92,7 +87,9 @@ def _served(environment: Path, models: Path) -> list[tuple[str, float, float]]:
     seconds, memory, beside = list[float](), list[float](), list[float]()
     for _ in range(STARTS):
         began = time.perf_counter()
-        with _running([str(environment / "bin" / "latebind"), "serve", str(models), "--port", "0"]) as (process, url):
+        command = [str(environment / "bin" / "latebind"), "serve", str(models), "--port", "0"]
+        with running(command, environment) as (process, said):
+            url = address(said)
             seconds.append(time.perf_counter() - began)
             request = urllib.request.Request(f"{url}/v2/models/digits/infer", json.dumps(IMAGE).encode())
             with urllib.request.urlopen(request, timeout=30) as reply:
@@ -106,25 +103,6 @@ def _served(environment: Path, models: Path) -> list[tuple[str, float, float]]:
         ("MB in frontend and engine beside the model", median(memory[1:]) / 1e6, MOST_MEMORY / 1e6),
         ("MB in the fork server", median(beside[1:]) / 1e6, inf),
     ]
-
-
-@contextmanager
-def _running(command: list[str]) -> Iterator[tuple[int, str]]:
-    """Serve; yields the process and the address. At the end it is asked to stop, and must do so with status 0."""
-    with subprocess.Popen(command, env=plain(), stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        too_late = Timer(STARTED, server.kill)
-        too_late.start()
-        try:
-            url = next((line.removeprefix(READY).strip() for line in server.stdout if line.startswith(READY)), "")
-            assert url, "the server ended before it served"
-            yield server.pid, url
-            server.send_signal(signal.SIGINT)
-            status = server.wait(60)
-            assert status == 0, f"the server ended with {status}"
-        finally:
-            too_late.cancel()
-            server.kill()
 
 
 def _children(process: int) -> list[int]:

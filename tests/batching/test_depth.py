@@ -266,6 +266,22 @@ def test_where_most_leave_at_once_a_crowd_starts_and_those_that_miss_are_dropped
     assert answered(here) > 0.97 * answered(there)
 
 
+def test_texts_of_any_length_start_likewise() -> None:
+    model, quick = (text(stages=2, per_token=seconds, hits={0: 0.9}) for seconds in (0.1, 0.01))
+    levels = crowded().costs.levels
+    stages = quick.costs.stages[0], model.costs.stages[1]
+    model = replace(model, costs=replace(model.costs, stages=stages, levels=levels, target=1))
+    strict = replace(model, costs=replace(model.costs, levels=levels[:-1]))
+    lengths = [(length, 1) for length in (5, 8, 10, 17)]
+    records = []
+    for one in (model, strict):
+        played = Noted(one)
+        records.append(
+            played.run(poisson(one, rate=8.0, requests=2000, allowed=4.0, random=Random(3), lengths=lengths))
+        )
+    assert answered(records[0]) > 1.1 * answered(records[1])
+
+
 @pytest.mark.parametrize("hits", [0.3, 0.5, 0.9])
 def test_no_more_are_dropped_than_leave_the_answers_as_good_as_promised(hits: float) -> None:
     """Also where nearly all that start could be dropped: then fewer start."""

@@ -237,7 +237,7 @@ def test_a_module_that_cannot_be_exported_leaves_no_directory(tmp_path: Path) ->
         ({"max_batch": 0}, "max_batch 0"),
         ({"outputs": []}, "no inputs or outputs"),
         ({"outputs": [{"name": "other", "dtype": "float32", "shape": [3]}]}, "different tensors"),
-        ({"name": 3}, "broken"),
+        ({"name": 3}, "is invalid"),
         ({"extra": 3, "stages": "os.system"}, None),
     ],
 )

@@ -417,7 +417,7 @@ class Window(nn.Module):
         (Unmasked(), [L], {"word": ["L"]}, "the inputs are words"),
         (Unmasked(), [Dim("L", 8, 24)], {"words": ["L"]}, "L=7: it must be 8 to 24"),
         (Unmasked(), [Dim("L", 0, 24)], {"words": ["L"]}, "L=0..24:1: a row has at least 1"),
-        (Unmasked(), [Dim("L", 7, 7)], {"words": ["L"]}, "write 7 in the place of L"),
+        (Unmasked(), [Dim("L", 7, 7)], {"words": ["L"]}, "write 7 instead of L"),
     ],
 )
 def test_what_cannot_be_served_at_any_size_is_refused_with_the_line_or_the_range(

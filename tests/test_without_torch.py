@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from latebind.child import READY
+from latebind.child import started
+from latebind.domain.errors import ConfigError
 from latebind.program.build import build_program
 from latebind.repository.directory import STAGES, ModelDirectory
 from tests.building import build_stages, made_once
@@ -28,10 +28,13 @@ BLOCKED = ("torch", "transformers", "safetensors", "scipy")
 HIDES = f"""
 import sys
 class Hides:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {BLOCKED!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-sys.meta_path.insert(0, Hides())
+        return None if name.partition(".")[0] in {BLOCKED!r} else self.finder.find_spec(name, path, target)
+sys.meta_path[:] = map(Hides, sys.meta_path)
 """
 LEFT = re.compile(r"^(latebind_left_at_total\{[^}]*\}) ([0-9.]+)$", re.MULTILINE)
 
@@ -71,26 +74,23 @@ def build_both(root: Path) -> None:
     build_stages(Network().eval(), image, root / "eager" / "network" / "1", name="network", max_batch=2)
 
 
-@contextmanager
-def serving(repository: Path, hides: Path | None, *words: str) -> Iterator[str]:
-    """Serve a repository in processes that do not see what `hides` hides; yields the address."""
-    place = [] if hides is None else [str(hides)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*place, os.environ["PYTHONPATH"]])}
-    command = [sys.executable, "-m", "latebind", "serve", str(repository), "--port", "0", "--workers", "1", *words]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        try:
-            (url,) = [line for line in server.stdout if line.startswith(READY)][:1] or [""]
-            yield url.removeprefix(READY).strip()
-            server.send_signal(signal.SIGINT)
-            assert server.wait(PATIENCE) == 0
-        finally:
-            server.kill()
-
-
-def hide(folder: Path) -> Path:
+@pytest.fixture
+def hides(tmp_path: Path, nobody_lends: None) -> Path:
+    """Return a folder that hides torch from processes that have it on their path."""
+    folder = tmp_path / "hides"
+    folder.mkdir()
     (folder / "sitecustomize.py").write_text(HIDES)
     return folder
+
+
+@contextmanager
+def serving(repository: Path, hides: Path | None, *words: str) -> Iterator[str]:
+    """Serve a repository, in processes that do not see what `hides` hides; yields the address."""
+    with pytest.MonkeyPatch.context() as patch:
+        if hides is not None:
+            patch.setenv("PYTHONPATH", str(hides), prepend=os.pathsep)
+        with started([str(repository), "--port", "0", "--workers", "1", *words]) as child:
+            yield child.url
 
 
 def answers(url: str) -> list[Any]:
@@ -117,13 +117,11 @@ def ask(url: str, model: str, inputs: dict[str, tuple[str, torch.Tensor]]) -> li
     return data
 
 
-def test_what_openvino_runs_is_answered_as_with_torch_bit_for_bit(
-    repository: Path, tmp_path: Path, nobody_lends: None
-) -> None:
+def test_what_openvino_runs_is_answered_as_with_torch_bit_for_bit(repository: Path, hides: Path) -> None:
     assert ModelDirectory.open(repository / "both" / "network" / "1").names(STAGES)
     with serving(repository / "both", None) as url:
         expected = answers(url)
-    with serving(repository / "both", hide(tmp_path)) as url:
+    with serving(repository / "both", hides) as url:
         found = answers(url)
     assert found == expected
     assert len(found[-1]) > 1, "all left at one place"
@@ -136,13 +134,12 @@ def test_what_openvino_runs_is_answered_as_with_torch_bit_for_bit(
         (("serve", "{}/both", "--backend", "eager"), "runs on the backend eager, which is torch's"),
         (("serve", "{}/both", "--adapt"), "--adapt trains learned caches, which torch does"),
         (("serve", "{}/both", "--device", "cuda"), "the device 'cuda' needs torch"),
-        (("build", "somewhere:module"), "torch is not installed"),
+        (("build", "somewhere:module"), "is not installed"),
     ],
 )
 def test_what_needs_torch_says_in_a_line_how_to_get_it(
-    repository: Path, tmp_path: Path, nobody_lends: None, words: tuple[str, ...], said: str
+    repository: Path, tmp_path: Path, hides: Path, words: tuple[str, ...], said: str
 ) -> None:
-    hides = hide(tmp_path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(hides), os.environ["PYTHONPATH"]])}
     done = subprocess.run(
         [sys.executable, "-m", "latebind", *(word.format(repository) for word in words)],
@@ -161,7 +158,7 @@ def test_what_needs_torch_says_in_a_line_how_to_get_it(
 
 
 def test_a_model_that_was_built_without_files_is_converted_or_refused(
-    repository: Path, tmp_path: Path, nobody_lends: None
+    repository: Path, tmp_path: Path, hides: Path
 ) -> None:
     whole = ModelDirectory.open(repository / "both" / "network" / "1")
     files = {name: whole.read(name) for name in whole.files if not name.startswith(f"{STAGES}/")}
@@ -171,6 +168,5 @@ def test_a_model_that_was_built_without_files_is_converted_or_refused(
         found = ask(url, "network", {"image": ("FP32", image)})
     with serving(repository / "both", None, "--model", "network") as url:
         assert ask(url, "network", {"image": ("FP32", image)}) == found
-    (tmp_path / "hides").mkdir()
-    with serving(tmp_path / "old", hide(tmp_path / "hides")) as url:
-        assert url == ""
+    with pytest.raises(ConfigError, match="status 2"), serving(tmp_path / "old", hides):
+        pass

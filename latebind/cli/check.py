@@ -20,11 +20,11 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.domain.split import BESIDE, SHADOW, public_name
 from latebind.engine.cores import fitted
-from latebind.engine.order import IMPORTS, OPENVINO, with_queries
+from latebind.engine.order import with_queries
 from latebind.engine.preprocessors import open_preprocessor
 from latebind.learned.metadata import read_accuracies, read_caches, with_caches
 from latebind.preprocessing.settings import reads_as
-from latebind.program.device import NO_TORCH, has_torch, without_torch
+from latebind.program.device import IMPORTS, NO_TORCH, OPENVINO, has_torch, without_torch
 from latebind.program.metadata import read_model, read_profile, read_texts
 from latebind.queries.file.definition import ENDING, read_query
 from latebind.repository.directory import SEQUENCE, STAGES, ModelDirectory, read_manifest

@@ -20,14 +20,13 @@ from latebind.domain.split import BESIDE
 from latebind.engine.slots import file_bytes
 from latebind.learned.metadata import read_accuracies
 from latebind.preprocessing.settings import reads_as
+from latebind.program.device import IMPORTS
 from latebind.queries.file.definition import read_query
 from latebind.queries.file.wiring import DefinedQuery
 from latebind.repository.directory import MODEL, STAGES, ModelDirectory
 
 PICTURE = b"picture"  # a later line; answered by a `Picture`
 TRACES = b"traces"  # a later line; answered by the traces of requests that have ended since the last one
-OPENVINO = ("openvino", "openvino-bf16", "openvino-int8")
-IMPORTS = {**dict.fromkeys(OPENVINO, "openvino"), "eager": "torch", "compile": "torch"}  # what takes long, by backend
 FORGET = b"forget"  # a later line: reset the metrics, requests so far were trials; answered by an empty object
 
 

@@ -92,6 +92,9 @@ class _Registered(Mapping[str, Backend]):
         made: Backend = self._made(self.places[name])
         return made
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.places)
 

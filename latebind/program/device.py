@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     import torch
 
 HOST = "cpu"
+OPENVINO = ("openvino", "openvino-bf16", "openvino-int8")
+IMPORTS = {**dict.fromkeys(OPENVINO, "openvino"), "eager": "torch", "compile": "torch"}  # by backend
 NO_TORCH = "torch is not installed: pip install 'latebind[torch]'"
 
 
 def without_torch(what: object, backend: str) -> str:
     """Return what is wrong where a model of this place is to run on this backend, and torch is not there."""
-    if backend.startswith("openvino"):
+    if backend in OPENVINO:
         return f"{what} was built without the files that OpenVINO reads by itself, and {NO_TORCH}, or build it again"
     return f"{what} runs on the backend {backend}, which is torch's, and {NO_TORCH}"
 

@@ -18,7 +18,7 @@ from latebind.program.backends import (
     compile_graph,
     on_device,
 )
-from latebind.program.device import HOST, has_torch, kind_of, without_torch
+from latebind.program.device import HOST, IMPORTS, has_torch, kind_of, without_torch
 from latebind.program.graph import Graph
 from latebind.program.measure import made_up_inputs, made_up_tensors
 from latebind.program.metadata import StoredModel, read_model, read_profile
@@ -152,6 +152,8 @@ def _read(
     """Read a model whose weights are `mapped`, if they are; raises `RepositoryError` and `ConfigError`."""
     model = read_model(directory)
     chosen = backend or model.backend
+    if IMPORTS.get(chosen) == "torch" and not has_torch():
+        raise ConfigError(without_torch(directory, chosen))
     kind = backend_named(chosen, device=kind_of(device))
     found = _of_files(directory, model, chosen, mapped) if kind.has_files else None
     if found is not None:

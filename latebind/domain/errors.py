@@ -65,6 +65,14 @@ class ConfigError(UserError):
     """A setting or option that makes no sense."""
 
 
+class DoesNotFit(ConfigError):
+    """A `model` that needs more memory than the settings leave for models."""
+
+    def __init__(self, message: str, model: str) -> None:
+        super().__init__(message)
+        self.model = model
+
+
 class QueryError(ConfigError):
     """A query file that makes no sense. The message says where, and what to write instead."""
 

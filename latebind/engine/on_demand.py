@@ -28,6 +28,7 @@ from latebind.engine.cores import at_once
 from latebind.engine.crew import OWN_NAMES, LoadedModel, as_served
 from latebind.engine.order import with_queries
 from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
+from latebind.engine.slots import file_bytes
 from latebind.engine.worker import MOST_WAITING
 from latebind.learned.lookup import open_lookups
 from latebind.program.arrays import Array, ArrayFunction, Arrays, computing
@@ -92,6 +93,7 @@ def open_crew(
     queries: Sequence[Path] = (),
     *,
     named: Mapping[str, str] = OWN_NAMES,
+    running: Running | None = None,
 ) -> tuple[list[list[LoadedModel]], dict[str, tuple[Piece, ...]], ResidencyConfig]:
     """Return the models of each worker with nothing in memory, their pieces, and the residency that is left for them.
 
@@ -99,43 +101,53 @@ def open_crew(
     too, although they take memory only once they have been used, because that memory could not be reclaimed. It is also
     reduced by what the workers' largest batches take while they run, and by what requests keep between stages. Raises
     `RepositoryError` for a model that does not run, and `ConfigError` if a piece does not fit, or if all that leaves
-    nothing of the budget.
+    nothing of the budget; then `running` names the model that is to blame, or that takes most.
     """
+    running = Running(0) if running is None else running
     mmap_large_blocks()
     cached = residency.tier == TIERS[0]
-    opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in paths]
+    opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in running.loading(paths)]
     opened = [replace(one, model=one.model.named(named)) for one in opened]
     twins = [
         [one.model.twin() for one in opened] for _ in range(1, config.crew)
     ]  # made before measuring: they take memory too
     served = with_queries([one.model for one in opened], queries, config.slots)
+    slots = [file_bytes([one.model.spec], served.rows.total) for one in opened]
+    running.load(_largest(slots))
     budget = served.left_of(residency.budget)
-    for one in {one.model.program.backend: one for one in opened}.values():
-        measure(one, budget)  # a first time per backend: what the backend itself takes is not counted for a model
-    first = [measure(one, budget) for one in opened]
+    for number in {one.model.program.backend: number for number, one in enumerate(opened)}.values():
+        running.load(number + 1)
+        measure(opened[number], budget)  # a first time per backend: what that itself takes is not counted for a model
+    first = [measure(one, budget) for one in running.loading(opened)]
     others = [
         [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]
         for crew in twins
     ]
-    running = at_once(config)
-    working = running * max(model.working for model in first)
+    workers = at_once(config)
+    working = workers * max(model.working for model in first)
     # Between stages, requests keep a batch for each worker, besides those that run: no more start meanwhile. Each
     # worker may launch one batch more before that bound is looked at again. Lookups aside have copies of their own, and
     # each worker has rows for a whole batch of each decoder from the start.
     batches = [model.spec.max_batch * model.footprint.row for model in first]
     asides = [size for size, model in zip(batches, first, strict=True) if model.costs.aside]
     decoders = sum([size for size, model in zip(batches, first, strict=True) if model.spec.kinds]) // ROW_COPIES
-    resting = (2 * config.crew - running) * max(batches)
+    resting = (2 * config.crew - workers) * max(batches)
     resting += config.crew * ((1 + MOST_WAITING) * max(asides, default=0) + decoders)
     if working + resting >= budget:
+        running.load(_largest([workers * model.working + size for model, size in zip(first, batches, strict=True)]))
         raise ConfigError(
-            f"residency.budget leaves {budget} bytes beside slots; {running} batches take {working} while they run, "
+            f"residency.budget leaves {budget} bytes beside slots; {workers} batches take {working} while they run, "
             f"and requests between stages {resting}: give more --memory, or build the models with a smaller --max-batch"
         )
     pieces = {one.model.spec.name: one.pieces for one in opened}
     release_memory()  # memory that measuring left behind
     left = msgspec.structs.replace(residency, budget=budget - working - resting, resting=config.crew * max(batches))
     return [first, *others], pieces, left
+
+
+def _largest(sizes: Sequence[int]) -> int:
+    """Return the number of the model that takes most, of which the first is 1."""
+    return 1 + max(range(len(sizes)), key=sizes.__getitem__)
 
 
 def told_of_memory(models: Iterable[LoadedModel], memory: int, budget: int) -> dict[str, str]:

@@ -21,7 +21,7 @@ from latebind.adaptation.versions import Versions, versions_folder
 from latebind.batching.policy import make_policy
 from latebind.domain.actions import Action
 from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
-from latebind.domain.errors import ConfigError, LatebindError
+from latebind.domain.errors import ConfigError, DoesNotFit, LatebindError
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
@@ -30,7 +30,7 @@ from latebind.engine.driver import Driver
 from latebind.engine.mapping import Steps, of_torch
 from latebind.engine.on_demand import Loader, open_crew, told_of_memory
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse, with_queries
-from latebind.engine.shared import IDLE, Listening, Running, send_line
+from latebind.engine.shared import Listening, Running, send_line
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import Worker
@@ -80,14 +80,16 @@ class Engine:
         self._exit = ExitStack()
         self._control = control
         self._running = running
-        paths, queries = self._marked(map(Path, order.directories)), list(map(Path, order.queries))
+        paths, queries = list(map(Path, order.directories)), list(map(Path, order.queries))
         loader, residency, too_large = None, order.residency, dict[str, str]()
         if order.residency.budget:  # nothing is loaded now; `residency` has the bytes that are left for models
-            workers, pieces, residency = open_crew(paths, config, order.residency, queries, named=order.named)
+            workers, pieces, residency = open_crew(
+                *(paths, config, order.residency, queries), named=order.named, running=running
+            )
             loader = Loader(pieces, running)
             too_large = told_of_memory(workers[0], order.residency.budget, residency.budget)
         else:
-            workers = load_crew(paths, config, named=order.named)
+            workers = load_crew(running.loading(paths), config, named=order.named)
         models = workers[0]
         if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
             raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")
@@ -135,31 +137,36 @@ class Engine:
             self._exit.callback(log.close)
         names = [spec.name for spec in served.specs]
         listening = self._exit.enter_context(Listening(names, messages, control, running, self._answer))
-        self._driver = Driver(
-            scheduling,
-            self._crew,
-            listen=listening.listen,
-            wake=listening.wake,
-            send=messages.sendall,
-            staging=staging,
-            owners=memory.owners,
-            steps=Steps(served.queries, memory.by_name, served.rows, {one.name: one for one in served.specs}, staging),
-            loader=loader,
-            log=log,
-            running=running,
-            recompiled={model.spec.name for model in models if model.program.backend == "compile"},
-        )
+        with self._blaming(names):
+            self._driver = Driver(
+                scheduling,
+                self._crew,
+                listen=listening.listen,
+                wake=listening.wake,
+                send=messages.sendall,
+                staging=staging,
+                owners=memory.owners,
+                steps=Steps(
+                    served.queries, memory.by_name, served.rows, {one.name: one for one in served.specs}, staging
+                ),
+                loader=loader,
+                log=log,
+                running=running,
+                recompiled={model.spec.name for model in models if model.program.backend == "compile"},
+            )
         for model, levels in self._levels.items():
             self._driver.limit(model, levels)
         _warn_of_shared_cores(config, models)
         settle()
 
-    def _marked(self, paths: Iterable[Path]) -> Iterator[Path]:
-        """Yield each path; until the next one is asked for, the first place says that this model is being loaded."""
-        for number, path in enumerate(paths, 1):
-            self._running.load(number)
-            yield path
-        self._running.load(IDLE)  # what follows is of all models: twins, first runs
+    @contextmanager
+    def _blaming(self, models: Sequence[str]) -> Iterator[None]:
+        """Have the first place name the model that does not fit, which the frontend blames for what is raised."""
+        try:
+            yield
+        except DoesNotFit as error:
+            self._running.load(1 + models.index(error.model))
+            raise
 
     def serve(self) -> None:
         """Serve until the frontend closes its end."""

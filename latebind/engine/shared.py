@@ -34,12 +34,14 @@ from enum import IntEnum
 from math import inf
 from struct import Struct
 from threading import Lock
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
 from latebind.domain.actions import Outcome, Reply, Run, StepEnded
 from latebind.domain.events import Arrived, Cancelled, Event
+
+T = TypeVar("T")
 
 # Owners ---------------------------------------------------------------------------------------------------------------
 
@@ -301,6 +303,13 @@ class Running:
     def load(self, model: int) -> None:
         """Note that the first thread loads this model; `IDLE`: something of all models."""
         self.begin(LISTENER, model, LOADS, LOAD_SECONDS)
+
+    def loading(self, models: Iterable[T]) -> Iterator[T]:
+        """Yield each, in the order of the engine's models; until the next one is asked for, note that it is loaded."""
+        for number, model in enumerate(models, 1):
+            self.load(number)
+            yield model
+        self.load(IDLE)
 
 
 class Listening:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from latebind.domain.costs import Footprint
-from latebind.domain.errors import ConfigError, IllegalEvent
+from latebind.domain.errors import DoesNotFit, IllegalEvent
 
 NEWEST = 0.3  # weight of the newest measurement in the seconds that a piece takes to load
 
@@ -247,12 +247,13 @@ def _stage_count(model: ModelState, pieces: Sequence[int] | set[int]) -> int:
 
 
 def require_room(model: ModelState, budget: int, *, whole: bool) -> None:
-    """Raise `ConfigError` for a model that could never run: `whole`, or with two successive stages in memory."""
+    """Raise `DoesNotFit` for a model that could never run: `whole`, or with two successive stages in memory."""
     sizes = model.footprint.sizes[: model.footprint.stages]
     need = sum(sizes) if whole else max((a + b for a, b in zip(sizes, (*sizes[1:], 0), strict=True)), default=0)
     if need > budget:
         what = "all of it" if whole else "two stages in turn"
-        raise ConfigError(
+        raise DoesNotFit(
             f"model {model.name!r} needs {need:,} bytes for {what} and residency.budget is {budget:,}: give more memory"
-            + (", or a policy that evicts stages" if whole else "")
+            + (", or a policy that evicts stages" if whole else ""),
+            model.name,
         )

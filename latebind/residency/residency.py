@@ -19,7 +19,7 @@ from latebind.residency.state import ResidencyState
 
 
 class Residency(ResidencyState):
-    """The memory that all models share. Raises `ConfigError` where a model can never be in it."""
+    """The memory that all models share. Raises `DoesNotFit` where a model can never be in it."""
 
     def __init__(
         self,

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 
 from latebind.bench.client import Caller, encode, written
 from latebind.bench.server import launched
@@ -29,7 +30,7 @@ from latebind.domain.model import ModelSpec, StepInputs, StepSpec, TensorSpec
 from latebind.engine.client import NAME
 from latebind.repository.directory import MANIFEST, MODEL, ModelDirectory
 from latebind.server.gateway import IndexEntry
-from tests.building import on_one_core
+from tests.building import build_stages, on_one_core
 from tests.versions import QUERY, WIDTH, add_version, built, spoil
 
 pytestmark = pytest.mark.usefixtures("nobody_lends")
@@ -160,6 +161,41 @@ def test_one_that_keeps_going_serves_the_good_models_says_what_is_wrong_with_oth
             assert time.monotonic() < until
             time.sleep(0.02)
         assert index(server.url)["torn"] == ("READY", "")
+
+
+class Layers(nn.Module):
+    """As many square layers as there are, of this width: weights of `4 * width ** 2` bytes each."""
+
+    def __init__(self, count: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Linear(width, width) for _ in range(count)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map `(B, width) float32` to the same shape."""
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_one_that_keeps_going_leaves_out_only_the_models_that_are_too_large_for_its_memory(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    models = tmp_path / "models"
+    add_version(models, "scale", 1, 2.0)
+    for name, count, width in (("large", 1, 2048), ("pair", 2, 1280)):  # 16.8 MB in one stage, twice 6.6 MB
+        rows = {"x": torch.ones(1, width)}
+        build_stages(Layers(count, width).eval(), rows, models / name / "1", name=name, max_batch=2)
+    (models / "both.query.toml").write_text(QUERY.replace("scale", "large"))
+    with launched(models, "--keep-going", "--memory", "12MB", "--slots", "4") as server:
+        assert factor(server.url) == 2.0
+        found = index(server.url)
+        assert {name: state for name, (state, _) in found.items()} == {
+            "both": "UNAVAILABLE",
+            "large": "UNAVAILABLE",
+            "pair": "UNAVAILABLE",
+            "scale": "READY",
+        }
+        assert "a piece of large has 16.8 MB of weights and models may take" in found["large"][1]
+        assert found["both"][1] == "it needs large, which cannot be served"
+        assert re.match("model 'pair' needs .* bytes for two stages in turn", found["pair"][1])
 
 
 def test_nothing_that_can_be_served_is_told_also_where_the_server_would_keep_going(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from latebind.learned import compiled, latency
-from latebind.program import build, measure
+from latebind.program import choose, measure
 
 CALL = 20e-6  # seconds that a call takes with nothing to compute
 FLOPS = 50e9  # operations a second
@@ -17,7 +17,7 @@ ONCE = {
     measure: {"MIN_RUNS": 1, "MAX_RUNS": 1},
     latency: {"RUNS": latency.WARM_RUNS + 1},
     compiled: {"RUNS": 1},
-    build: {"RUNS": 1, "FEWEST_RUNS": 1},
+    choose: {"RUNS": 1, "FEWEST_RUNS": 1},
 }
 
 

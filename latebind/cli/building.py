@@ -32,7 +32,8 @@ from latebind.learned.exploration_folder import delete_exploration, explored_fol
 from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.samples import Samples, check_task, doubt
 from latebind.learned.vectors import DECLARE, certify, rows_of, said
-from latebind.program.build import Settings, build_program
+from latebind.program.build import build_program
+from latebind.program.choose import Settings
 from latebind.program.lengths import input_specs
 from latebind.program.measure import with_batch
 from latebind.program.metadata import read_model, read_profile

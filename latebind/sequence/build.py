@@ -13,18 +13,8 @@ from torch import Tensor, nn
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import LENGTH, NOTHING_KNOWN, About, TensorSpec
 from latebind.program.backends import BACKENDS, compile_graph
-from latebind.program.build import (
-    BuildReport,
-    Candidate,
-    Progress,
-    Settings,
-    closing_lines,
-    ignore_progress,
-    none_fits,
-    rung_lines,
-    try_backends,
-    why_chosen,
-)
+from latebind.program.build import BuildReport, Progress, closing_lines, ignore_progress, rung_lines
+from latebind.program.choose import Candidate, Settings, none_fits, try_backends, why_chosen
 from latebind.program.export import runner
 from latebind.program.lengths import at_size, own_sizes, tried_sizes
 from latebind.program.measure import time_call, with_batch

@@ -12,7 +12,8 @@ from latebind.domain.errors import ConfigError, ExportError, RepositoryError
 from latebind.domain.model import About, Activation, Media, RawInput, Task
 from latebind.program import load
 from latebind.program.backends import run_chain
-from latebind.program.build import BuildReport, Candidate, build_program, why_chosen
+from latebind.program.build import BuildReport, build_program
+from latebind.program.choose import Candidate, why_chosen
 from latebind.program.export import run_module
 from latebind.program.load import load_program, load_uncut
 from latebind.program.metadata import read_model, read_profile, read_spec_and_costs, read_texts

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from latebind.program import build, measure
-from latebind.program.build import build_program, compared
+from latebind.program import choose, measure
+from latebind.program.build import build_program
+from latebind.program.choose import compared
 from latebind.program.measure import FEW_RUNS, TRIES, _rounds, spread_of
 
 ROWS = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
@@ -83,7 +84,7 @@ def test_a_build_on_a_machine_that_is_too_busy_is_told_with_a_warning(
     [
         ([1.12, 1.13, 1.14], False, 1),
         ([1.01, 1.02, 1.03], True, 1),
-        ([place / 20 for place in range(10, 31)], False, build.ATTEMPTS),  # its median is within the limit
+        ([place / 20 for place in range(10, 31)], False, choose.ATTEMPTS),  # its median is within the limit
     ],
     ids=["over the limit", "below it", "open"],
 )
@@ -92,7 +93,7 @@ def test_what_is_not_sure_to_be_within_its_limit_is_measured_again_and_counts_as
 ) -> None:
     monkeypatch.setattr(measure, "timed", lambda call: (None, SHORT * call()))
     monkeypatch.setattr(measure, "ALONE", 0.0)  # so every run counts
-    monkeypatch.setattr(build, "RUNS", 41)
+    monkeypatch.setattr(choose, "RUNS", 41)
     called = 0
 
     def other() -> float:
@@ -103,4 +104,4 @@ def test_what_is_not_sure_to_be_within_its_limit_is_measured_again_and_counts_as
     found = compared(partial(next, cycle(times)), other, 1.04)
     assert found.median in times
     assert (found.most <= 1.04) == within
-    assert called == 2 + attempts * (2 + build.RUNS)  # before any is timed, and two warm up
+    assert called == 2 + attempts * (2 + choose.RUNS)  # before any is timed, and two warm up

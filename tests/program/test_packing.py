@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from latebind.domain.sizes import Dim
-from latebind.program import build as building
+from latebind.program import choose
 from latebind.program.arrays import tensors_over
 from latebind.program.backends import exact_backends
 from latebind.program.build import build_program
@@ -169,8 +169,8 @@ def test_a_graph_without_a_layer_for_each_word_is_left_as_it_is() -> None:
 def test_a_model_is_packed_where_that_saves_time_and_is_answered_as_its_module(
     saved: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(building, "LEAST_SAVED", saved)
-    monkeypatch.setattr(building, "MOST_LOST", 1e9)
+    monkeypatch.setattr(choose, "LEAST_SAVED", saved)
+    monkeypatch.setattr(choose, "MOST_LOST", 1e9)
     module = Attending().eval()
     directory = build_program(
         module,

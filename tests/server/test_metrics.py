@@ -27,7 +27,7 @@ from latebind.server.gateway import (
 )
 from latebind.server.limits import Limits
 from latebind.server.metrics import FAMILIES, Gpu, Machine, prometheus_text
-from latebind.server.service import best_classes
+from latebind.server.results import best_classes
 from tests.server.arithmetic import SPECS, SPECS_BY_NAME, one_to_one
 from tests.server.conftest import opened, scalar
 

@@ -49,7 +49,8 @@ from latebind.server.metrics import Machine
 from latebind.server.rest.compression import SMALL, accepted, compressed
 from latebind.server.rest.messages import JSON, Headers, Reply
 from latebind.server.rest.protocol import Held, Request
-from latebind.server.service import Fill, Service, result
+from latebind.server.results import result
+from latebind.server.service import Fill, Service
 from latebind.server.shared_memory import Regions
 from latebind.server.streaming import events
 

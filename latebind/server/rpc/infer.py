@@ -34,8 +34,9 @@ from latebind.server.described import LONGEST_ID, OutputParameters, RequestedOut
 from latebind.server.faults import for_clients
 from latebind.server.gateway import Answer, Array
 from latebind.server.limits import Limits
+from latebind.server.results import result
 from latebind.server.rpc.messages import DecodeError, Message, grpc, service_pb2
-from latebind.server.service import Service, result
+from latebind.server.service import Service
 from latebind.server.shared_memory import Regions
 
 Raw = Sequence[bytes | memoryview]

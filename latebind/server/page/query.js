@@ -1,21 +1,15 @@
 // A query: its steps as a graph, what was planned for each and spent, and which models answered it.
 
-import { KeyFigures, Table, element, shape, write } from "./dom.js";
-import { NOTHING, count, gathered, lately, milliseconds, percentile, rate, share } from "./figures.js";
-import { ENDINGS, unanswered } from "./model.js";
-import { Troubles } from "./troubles.js";
+import { Table, element, shape, write } from "./dom.js";
+import { NOTHING, count, milliseconds, percentile, share } from "./figures.js";
+import { Served } from "./served.js";
 
 const WIDE = 8; // pixels of a letter of a name, in the mean of wide ones
 const [UNDER, LINE, GAP, WIDEST] = [71, 17, 34, 230]; // what stands under the name in a box, and a line of the name
 
-export class Query {
+export class Query extends Served {
   constructor(name) {
-    this.pictureEvery = 500;
-    this.name = name;
-    this.title = element("h2", {}, name);
-    this.troubles = new Troubles(name);
-    this.key = new KeyFigures();
-    this.endings = element("p", { class: "note" }, ENDINGS);
+    super(name);
     this.graph = element("div");
     this.table = new Table([
       ["Step", (row) => row.key],
@@ -26,10 +20,9 @@ export class Query {
       ["Answered by", (row) => row.by],
     ]);
     const bars = "In each step: the mean time spent of the mean time planned, as numbers and as bars, spent below planned; red if more was spent.";
-    this.node = element("div", {}, this.title, this.troubles.node, this.key.node, this.endings,
-      element("div", { class: "cards" },
-        element("section", { class: "card wide" }, element("h3", {}, "Steps"), this.graph, element("p", { class: "note" }, bars)),
-        element("section", { class: "card wide" }, this.table.node)));
+    this.place(
+      element("section", { class: "card wide" }, element("h3", {}, "Steps"), this.graph, element("p", { class: "note" }, bars)),
+      element("section", { class: "card wide" }, this.table.node));
   }
 
   show(feed) {
@@ -40,18 +33,7 @@ export class Query {
     }
     this.troubles.show(feed);
     const steps = feed.data.snapshot.steps?.[this.name] ?? {};
-    const sum = gathered(lately(feed.rows, 10), this.name);
-    const lost = unanswered({ ...model.figures.requests, ...model.turnedAway });
-    this.endings.hidden = lost.length === 0;
-    const { le, counts } = model.figures.latency_seconds;
-    this.key.show([
-      ["Answered", count(model.figures.requests.answered)],
-      ["Answered a second", rate(sum.answered, sum.seconds)],
-      ["p50 since the start", percentile(le, counts, 0.5)],
-      ["p99 since the start", percentile(le, counts, 0.99)],
-      ["Under way", count(model.figures.pending)],
-      ...lost,
-    ]);
+    this.showKey(feed, model);
     const figures = model.steps.map((step) => described(step, steps[step.name]));
     this.graph.replaceChildren(drawn(model.steps, figures, feed.picture?.queries[this.name] ?? [], this.graph.clientWidth || 640));
     this.table.show(figures);

@@ -16,6 +16,7 @@ from research.__main__ import app
 from research.publish import CONDITIONS, RESULTS, command_of, main, read
 
 FILES = sorted(RESULTS.glob("*.json"))
+README = RESULTS.parents[1] / "README.md"
 
 
 def tables(file: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -66,6 +67,21 @@ def test_a_file_has_nothing_raw_and_nothing_of_a_machine(file: Path) -> None:
     assert all(set(part) == {"tables"} for name, part in read(file).items() if name != CONDITIONS)
     assert not re.search(r'"/\w+/', text)
     assert len(text) < 100_000
+
+
+NAMED = re.compile(r"`research/results/(\w+\.json)`, `([^`]+)`")  # a committed file, and a column of its tables
+
+
+def test_figures_of_the_readme_that_name_a_file_are_what_the_file_says() -> None:
+    lines = [line for line in README.read_text().splitlines() if "research/results/" in line]
+    assert lines
+    for line in lines:
+        _, subject, said, _ = line.split("|")
+        (found,) = NAMED.findall(subject)
+        file, column = found
+        rows = [row for _, rows in tables(RESULTS / file) for row in rows if row.get(column)]
+        figures = [abs(float(re.match(r"[-+\d.]+", row[column]).group())) for row in rows]  # type: ignore[union-attr]
+        assert re.findall(r"\d+", said) == [f"{figure:.0f}" for figure in figures]
 
 
 def test_a_result_is_taken_without_what_is_raw_and_repeated_by_its_command(

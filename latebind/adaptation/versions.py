@@ -20,6 +20,7 @@ from latebind.domain.costs import are_seconds
 from latebind.domain.errors import NotFound, RepositoryError
 from latebind.learned.metadata import LIST, head_file
 from latebind.repository.directory import ModelDirectory, json_bytes, write_bytes
+from latebind.repository.tensors import tensor_bytes
 
 if TYPE_CHECKING:
     from latebind.learned.head import Head
@@ -56,8 +57,6 @@ class Versions:
 
         None is ever replaced: where another service has just taken the name, the next one is taken.
         """
-        from latebind.repository.tensors import tensor_bytes  # noqa: PLC0415  (which lists do not need)
-
         version = replace(version, format=FORMAT, base=version.base or self.base)
         while True:
             names = self.names()
@@ -84,7 +83,7 @@ class Versions:
 
     def lookups(self, name: str) -> dict[str, tuple["Head", float]]:
         """Return head and threshold of each lookup of a version by the lookup's name; errors as `version`."""
-        from latebind.learned.stored import read_head  # noqa: PLC0415  (likewise)
+        from latebind.learned.stored import read_head  # noqa: PLC0415  (which lists do not need)
 
         levels, directory = self.version(name).thresholds, self._open(name)
         return {lookup: (read_head(directory, _file(lookup)), level) for lookup, level in levels.items()}

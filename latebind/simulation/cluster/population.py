@@ -20,6 +20,10 @@ from latebind.domain.costs import Curve, Footprint, Grid, ModelCosts
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.sizes import MOST_SIZE, Dim
+from latebind.learned.metadata import read_caches, with_caches
+from latebind.program.metadata import read_spec_and_costs
+from latebind.repository.directory import WEIGHTS, ModelDirectory
+from latebind.repository.listing import find_models
 from latebind.simulation.cluster.fleet import ClusterModel, Requests
 from latebind.simulation.cluster.workload import Drawn, Models, Traffic, Workload, bytes_of
 from latebind.simulation.lengths import Rows, read_rows
@@ -135,12 +139,6 @@ def _declared(models: Models, name: str, random: np.random.Generator) -> Cluster
 
 def _built(models: Models) -> list[ClusterModel]:
     """Read the newest version of every model in a folder, or of those named: measured costs, but no weights."""
-    # These import torch, which takes a second, and most workloads only declare models.
-    from latebind.learned.metadata import read_caches, with_caches  # noqa: PLC0415
-    from latebind.program.metadata import read_spec_and_costs  # noqa: PLC0415
-    from latebind.repository.directory import WEIGHTS, ModelDirectory  # noqa: PLC0415
-    from latebind.repository.listing import find_models  # noqa: PLC0415
-
     found = []
     for path in find_models(Path(models.repository), models.only or None):
         directory = ModelDirectory.open(path)

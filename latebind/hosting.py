@@ -107,9 +107,9 @@ def serving(
     """
     _check("serving", options)
     with tempfile.TemporaryFile("w+") as log, ExitStack() as stack:
-        with progress("building") as tell:
-            words = stack.enter_context(_built(module, example_inputs, {"port": 0, **options}, tell))
-            tell("starting the server", 1.0)
+        with progress("building") as on_progress:
+            words = stack.enter_context(_built(module, example_inputs, {"port": 0, **options}, on_progress))
+            on_progress("starting the server", 1.0)
             child = stack.enter_context(started(words, log=log))
         yield child.url
         child.check()
@@ -122,8 +122,8 @@ def serve(module: nn.Module | Path | str, example_inputs: Inputs | None = None, 
     """
     _check("serve", options)
     with suppress(KeyboardInterrupt), _interrupted_by_sigterm(), ExitStack() as stack:
-        with progress("building") as tell:
-            words = stack.enter_context(_built(module, example_inputs, {"port": PORT, **options}, tell))
+        with progress("building") as on_progress:
+            words = stack.enter_context(_built(module, example_inputs, {"port": PORT, **options}, on_progress))
         child: Child = stack.enter_context(started(words))
         print(f"{READY}{child.url}", flush=True)
         child.process.wait()
@@ -145,7 +145,7 @@ def _check(function: str, options: Options) -> None:
 
 @contextmanager
 def _built(
-    module: nn.Module | Path | str, inputs: Inputs | None, options: Options, tell: Progress
+    module: nn.Module | Path | str, inputs: Inputs | None, options: Options, on_progress: Progress
 ) -> Iterator[list[str]]:
     """Build the module into its folder, or one for this time, and yield the arguments of `latebind serve`."""
     named = isinstance(module, Path | str)
@@ -173,7 +173,7 @@ def _built(
     building: Any = {name: value for name, value in options.items() if name in words}
     with ExitStack() as stack:
         folder = Path(options.get("folder") or stack.enter_context(tempfile.TemporaryDirectory(prefix="latebind-")))
-        name = build(folder, backends=backends, tell=tell, **building)
+        name = build(folder, backends=backends, on_progress=on_progress, **building)
         served = [str(folder), "--model", name, "--port", str(frontend.port), "--device", device]
         yield [*served, "--deadline-ms", f"{frontend.deadline * 1e3:g}", *arguments]
 
@@ -204,7 +204,7 @@ def build_once(
     backends: Sequence[str] = (),
     outputs: Sequence[str] = (),
     dims: Dynamic = (),
-    tell: Progress = ignore_progress,
+    on_progress: Progress = ignore_progress,
 ) -> str:
     """Make the module the newest version of a model in `folder`, and return the model's name.
 
@@ -249,10 +249,10 @@ def build_once(
                 backends=list(backends) or None,
                 outputs=outputs or None,
                 data=_real(parts[0], inputs, exported.graph) if parts else None,
-                progress=tell,
+                progress=on_progress,
             )
             if parts:
-                _learn(report.directory, parts, asked.share, task, tell)
+                _learn(report.directory, parts, asked.share, task, on_progress)
             _note(folder, title, version).write_text(found.hexdigest())
     finally:
         torch.set_num_threads(threads)
@@ -270,7 +270,7 @@ def build_folder_once(
     max_batch: int = 16,
     backends: Sequence[str] = (),
     dims: Sequence[Dim] = (),
-    tell: Progress = ignore_progress,
+    on_progress: Progress = ignore_progress,
 ) -> str:
     """Make a folder as Hugging Face saves it, or `hf:ORG/NAME`, the newest version of a model in `folder`.
 
@@ -294,7 +294,7 @@ def build_folder_once(
             _add_files(found, rows)
         version, is_there = _version(folder, title, found.hexdigest())
         if not is_there:
-            tell("reading the folder", 0.0)
+            on_progress("reading the folder", 0.0)
             read = read_folder(source, task=task, dims=dims)
             check_fidelity(read, asked, has_data=rows is not None)
             given = data_of(read, rows) if rows is not None else NO_DATA
@@ -306,7 +306,7 @@ def build_folder_once(
                 "max_batch": max_batch,
                 "backends": list(backends) or None,
                 "threads": threads_here(read.about),
-                "progress": tell,
+                "progress": on_progress,
             }
             if asked.cosine is not None:
                 build_near(read, fidelity=asked, promise=Promise(asked.share), **how)
@@ -315,7 +315,9 @@ def build_folder_once(
                 if read.about.task is Task.EMBED and given.samples is not None:
                     warnings.warn(f"it is computed in full precision: {DECLARE}", stacklevel=2)
                 elif given.samples is not None:
-                    _learn(report.directory, given.samples, asked.share, Task.CLASSIFY, tell, threads=how["threads"])
+                    _learn(
+                        report.directory, given.samples, asked.share, Task.CLASSIFY, on_progress, threads=how["threads"]
+                    )
             _note(folder, title, version).write_text(found.hexdigest())
     finally:
         torch.set_num_threads(threads)
@@ -327,7 +329,7 @@ def _learn(
     parts: tuple[Samples, Samples],
     fidelity: float,
     task: str,
-    tell: Progress,
+    on_progress: Progress,
     *,
     threads: int = 1,
 ) -> None:
@@ -336,7 +338,9 @@ def _learn(
         warnings.warn(f"there are no learned caches: {unknown}", stacklevel=3)
         return
     explored = explored_folder(directory.path)
-    build_caches(directory, *parts, fidelity=fidelity, explored=explored, task=task, threads=threads, progress=tell)
+    build_caches(
+        directory, *parts, fidelity=fidelity, explored=explored, task=task, threads=threads, progress=on_progress
+    )
 
 
 def _add_files(found: "hashlib._Hash", path: Path) -> None:

@@ -371,9 +371,9 @@ class Scheduler:
         if residency is not None:
             self._resume_aside(worker, residency, now, actions)
             return
-        going = None if self._queued else table.going
-        if going is not None:
-            self._run(worker, going, now, actions)
+        only = None if self._queued else table.only_choice
+        if only is not None:
+            self._run(worker, only, now, actions)
         elif table.entries:
             self._undecided = True
 
@@ -477,9 +477,9 @@ class Scheduler:
         """Ask the policy until the worker runs or nothing is left for it to run, or it is to wait: then return that."""
         table = worker.table
         while worker.running is None and self._may_run():
-            going = None if self._models.requests else table.going
-            if going is not None:
-                self._run(worker, going, now, actions)
+            only = None if self._models.requests else table.only_choice
+            if only is not None:
+                self._run(worker, only, now, actions)
                 break
             if not (self._models.requests or table.entries):
                 break

@@ -65,8 +65,8 @@ def before(
     options = [*(word for spec in specs for word in ("--model", spec.name) if model), *(serve or ())]
     session = Session(checkout, repository, options, specs, rows, deadline, seconds, seed)
 
-    def compare(tell: Progress) -> Found:
-        return asyncio.run(session.compare(rounds, clients or [1, 16], load or [], tell))
+    def compare(on_progress: Progress) -> Found:
+        return asyncio.run(session.compare(rounds, clients or [1, 16], load or [], on_progress))
 
     evaluate({"before": compare}, output)
 
@@ -94,7 +94,9 @@ class Session:
     seed: int
     servers: dict[str, Child] = field(default_factory=dict)
 
-    async def compare(self, rounds: int, clients: Sequence[int], loads: Sequence[float], tell: Progress) -> Found:
+    async def compare(
+        self, rounds: int, clients: Sequence[int], loads: Sequence[float], on_progress: Progress
+    ) -> Found:
         """Ask both servers in turns, and return tables."""
         blocks: dict[str, dict[str, list[Block]]] = {}
         starts: dict[str, list[float]] = {"before": [], "now": []}
@@ -116,7 +118,7 @@ class Session:
             kinds += [(f"{load:g} of {highest:.0f} a second", 0, load * highest) for load in loads]
             for turn in range(rounds):
                 for place, (kind, many, rate) in enumerate(kinds):
-                    tell(f"{kind}, round {turn + 1}", (turn + place / len(kinds)) / rounds)
+                    on_progress(f"{kind}, round {turn + 1}", (turn + place / len(kinds)) / rounds)
                     for name in sorted(self.servers, reverse=bool(turn % 2)):
                         random = Random(f"{self.seed} {turn} {kind}")
                         played = (

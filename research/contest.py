@@ -102,7 +102,7 @@ class Contest(Protocol):
         """Seconds that the base model takes for one request after another."""
 
     async def saturated(
-        self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Progress
+        self, names: Sequence[str], seconds: float, rounds: int, random: Random, on_progress: Progress
     ) -> dict[str, list[float]]:
         """Return for each side and round the time per request with always enough to do, in units of `alone`."""
 
@@ -150,13 +150,13 @@ class Session:
         return self._paces[-1]
 
     async def saturated(
-        self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Progress
+        self, names: Sequence[str], seconds: float, rounds: int, random: Random, on_progress: Progress
     ) -> dict[str, list[float]]:
         """Return the times over as many requests as are answered serially in so many seconds, in whole batches."""
         requests = max(WARM_UP, round(seconds / self.alone))
         found: dict[str, list[float]] = {name: [] for name in names}
         for number in range(rounds):
-            tell("saturation", number / rounds)
+            on_progress("saturation", number / rounds)
             for name in random.sample(list(names), len(names)):
                 here = await self.pace()
                 waiting = WAITING * self.sides[name].largest_batch(self.served.spec)
@@ -224,15 +224,15 @@ def on_engines(
     setting: bench.Setting,
     *,
     seed: int = 0,
-    tell: Progress,
+    on_progress: Progress,
     cores: tuple[int, ...] = (),
 ) -> None:
     """Run a part on live engines: one for each side, on the same cores, asked in turn for the same rows."""
 
     async def held() -> None:
-        tell(f"starting {len(sides)} engines", 0.0)
+        on_progress(f"starting {len(sides)} engines", 0.0)
         async with session(subject.path, sides, subject.rows(0, KNOWN), setting, cores) as here:
-            await part(here, Random(setting.seed + seed), tell)
+            await part(here, Random(setting.seed + seed), on_progress)
 
     with pinned(setting.frontend_cores):
         asyncio.run(held())
@@ -287,12 +287,12 @@ class Simulated:
         return alone(whole, [(steps, steps) for steps in whole.costs.output_steps])
 
     async def saturated(
-        self, names: Sequence[str], seconds: float, rounds: int, random: Random, tell: Progress
+        self, names: Sequence[str], seconds: float, rounds: int, random: Random, on_progress: Progress
     ) -> dict[str, list[float]]:
         """Return the times where all requests come at once."""
         found: dict[str, list[float]] = {name: [] for name in names}
         for number in range(rounds):
-            tell("saturation", number / rounds)
+            on_progress("saturation", number / rounds)
             times = [0.0] * max(200, round(seconds / self.alone))
             played = await self.block(names, times, random, alone=self.alone, allowed=FOR_EVER)
             for name in names:
@@ -373,11 +373,15 @@ class Report:
     saturated: dict[str, list[float]] = field(default_factory=dict)
     blocks: dict[Cell, dict[str, list[Played]]] = field(default_factory=dict)
 
-    async def measure(self, plan: Plan, contest: Contest, random: Random, tell: Progress) -> None:
+    async def measure(self, plan: Plan, contest: Contest, random: Random, on_progress: Progress) -> None:
         """Add what all rounds show."""
         names = list(self.sides)
         found = await contest.saturated(
-            names, plan.seconds, min(plan.rounds, CAPACITY_ROUNDS), random, lambda text, share: tell(text, 0.2 * share)
+            names,
+            plan.seconds,
+            min(plan.rounds, CAPACITY_ROUNDS),
+            random,
+            lambda text, share: on_progress(text, 0.2 * share),
         )
         for name, times in found.items():
             self.saturated.setdefault(name, []).extend(times)
@@ -389,7 +393,7 @@ class Report:
         for number in range(plan.rounds):
             for at, cell in enumerate(plan.cells):
                 share = (number + at / len(plan.cells)) / plan.rounds
-                tell(f"{cell.load:.0%} of capacity, {cell.deadline:g} times alone", 0.2 + 0.8 * share)
+                on_progress(f"{cell.load:.0%} of capacity, {cell.deadline:g} times alone", 0.2 + 0.8 * share)
                 times = past(plan.seconds, cell.load * capacity, random)
                 played = await contest.block(names, times, random, alone=alone, allowed=cell.deadline * alone)
                 for name, one in played.items():
@@ -514,7 +518,7 @@ class Turns:
         sides: Mapping[str, Side],
         part: Measure,
         conditions: Conditions,
-        tell: Progress,
+        on_progress: Progress,
         *,
         tuning: Tuning | None = None,
         cores: tuple[int, ...] = (),
@@ -523,8 +527,8 @@ class Turns:
         setting = conditions.setting()
         if self.simulated:
             simulated = Simulated(self.costs(subject), sides, max(1, len(cores)))
-            asyncio.run(part(simulated, Random(setting.seed), tell))
+            asyncio.run(part(simulated, Random(setting.seed), on_progress))
             return
         folds = None if tuning is None else tuning.wanted()
-        for number, here in enumerate(bench.answerable(subject.load(), folds, setting, tell)):
-            on_engines(here, sides, part, setting, seed=number, tell=tell, cores=cores)
+        for number, here in enumerate(bench.answerable(subject.load(), folds, setting, on_progress)):
+            on_engines(here, sides, part, setting, seed=number, on_progress=on_progress, cores=cores)

@@ -87,8 +87,8 @@ def evaluate(parts: Mapping[str, Part], output: Output, told: Mapping[str, objec
     console.print(text, highlight=False, markup=False, soft_wrap=True)
     found: dict[str, Found] = {}
     for part in wanted:
-        with progress(part) as tell:
-            found[part] = parts[part](tell)
+        with progress(part) as on_progress:
+            found[part] = parts[part](on_progress)
         show_tables(found[part].tables)
         settings |= found[part].conditions
         if output.page is not None:

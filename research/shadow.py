@@ -63,19 +63,19 @@ def shadow(
         rows = live.Rows.made_up(spec, Random(seed)) if data is None else live.Rows(load_rows(data, data_option)[0])
         calls = [(model, encode(rows.given(row, spec), timeout=PATIENCE)) for row in range(min(rows.count, 500))]
 
-    def compare(tell: Progress) -> Found:
+    def compare(on_progress: Progress) -> Found:
         with TemporaryDirectory() as folder:
             for version in ("1", "2"):
                 shutil.copytree(path, Path(folder) / model / version, copy_function=os.link)
             words = ("--split", f"{model}={SIDES['alone']}", "--manage", *(serve or ()))
             with launched(Path(folder), *words) as server:
-                return asyncio.run(_compared(server.url, calls, load, rounds, seconds, seed, tell))
+                return asyncio.run(_compared(server.url, calls, load, rounds, seconds, seed, on_progress))
 
     evaluate({"shadow": compare}, output)
 
 
 async def _compared(
-    url: str, calls: Sequence[Call], load: float, rounds: int, seconds: float, seed: int, tell: Progress
+    url: str, calls: Sequence[Call], load: float, rounds: int, seconds: float, seed: int, on_progress: Progress
 ) -> Found:
     """Ask the server in turns, with a shadow and without, and return a table."""
     model = calls[0][0]
@@ -83,7 +83,7 @@ async def _compared(
     rate = load * (await in_a_loop(url, 16, cycle(calls), seconds)).rate
     blocks: dict[str, list[Block]] = {side: [] for side in SIDES}
     for turn in range(rounds):
-        tell(f"round {turn + 1}", turn / rounds)
+        on_progress(f"round {turn + 1}", turn / rounds)
         times = past(seconds, rate, Random(f"{seed} {turn}"))
         for side in sorted(SIDES, reverse=bool(turn % 2)):
             _split(url, model, SIDES[side])

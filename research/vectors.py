@@ -81,9 +81,9 @@ def vectors(
         )
         limits = tuple(cosine or COSINES)
 
-        def exits(tell: Progress) -> Found:
+        def exits(on_progress: Progress) -> Found:
             found, grids = (
-                explored(program, fit, held_out, lessons=lessons, seed=seed, tell=tell),
+                explored(program, fit, held_out, lessons=lessons, seed=seed, on_progress=on_progress),
                 measured(program, fit),
             )
             return Found(
@@ -95,8 +95,8 @@ def vectors(
                 }
             )
 
-        def bits(tell: Progress) -> Found:
-            del tell
+        def bits(on_progress: Progress) -> Found:
+            del on_progress
             return Found({"fewer bits": in_fewer_bits(directory, program, held_out, limits)})
 
         told = f"{len(fit)} to train, {len(held_out)} held out; {program.backend}, batch 1, one thread"
@@ -104,7 +104,7 @@ def vectors(
 
 
 def explored(
-    program: Program, fit: Samples, held_out: Samples, *, lessons: int, seed: int, tell: Progress
+    program: Program, fit: Samples, held_out: Samples, *, lessons: int, seed: int, on_progress: Progress
 ) -> list[Exit]:
     """Return a trained predictor behind each stage whose activation is of numbers."""
     reads, found = readings(program), list[Exit]()
@@ -116,7 +116,7 @@ def explored(
     (taught, wanted), (asked, base) = recorded
     learn = len(fit) - round(JUDGE_ROWS * len(fit))
     for place, stage in enumerate(places):
-        tell(f"training behind stage {stage}", place / len(places))
+        on_progress(f"training behind stage {stage}", place / len(places))
         torch.manual_seed(seed)
         network = make_predictor(reads[stage].shape, base.shape[1], KIND)
         rows = taught[stage].float()

@@ -71,9 +71,9 @@ def _try_all(source: str, catalogue: Catalogue, given: argparse.Namespace) -> di
     given.out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Result] = json.loads(kept.read_text()) if kept.exists() else {}
     wanted = [name for name in catalogue if not given.only or name in given.only]
-    with progress(f"building {source}") as tell:
+    with progress(f"building {source}") as on_progress:
         for position, name in enumerate(wanted):
-            tell(name, position / len(wanted))
+            on_progress(name, position / len(wanted))
             if name not in results or given.only:
                 results[name] = _try(name, catalogue[name], given.out / source, given)
                 kept.write_text(json.dumps(results, indent=1))

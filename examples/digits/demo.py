@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> None:
     shutil.rmtree(given.out, ignore_errors=True)
     repository = given.out / "models"
     path = Repository(repository).path_for("digits", "1")
-    with progress("building") as tell:
+    with progress("building") as on_progress:
         built = build_program(
             net,
             {"image": images[training][:64]},
@@ -59,12 +59,12 @@ def main(arguments: list[str]) -> None:
             backends=["eager", "openvino"],
             min_stage_seconds=STAGE_SECONDS,
             max_overhead=None,
-            progress=tell,
+            progress=on_progress,
         )
     show("digits", [{"": label, " ": text} for label, text in built.rows()])
     generator = torch.Generator().manual_seed(given.seed)
     views = torch.cat([images[training], *(shifted(images[training], generator) for _ in range(VIEWS))])
-    with progress("learning caches") as tell:
+    with progress("learning caches") as on_progress:
         learned = build_caches(
             ModelDirectory.open(path),
             Samples({"image": views}, labels[training].repeat(VIEWS + 1)),
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> None:
             fidelity=given.fidelity,
             presentations=LESSONS,
             seed=given.seed,
-            progress=tell,
+            progress=on_progress,
         )
     show(f"learned caches, target {given.fidelity:g}", [{"": label, " ": text} for label, text in learned.rows()])
 

@@ -42,7 +42,7 @@ STEEPEST = 5.0  # norm of a gradient
 COPIES = 4  # texts made of each
 
 Foreign = Any  # an object of transformers, which has no types here
-Tell = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> None:
         torch.set_num_threads(given.threads)
     with reporting():
         texts, base = read(given.data), given.base or minilm()
-        with progress(f"fine-tuning on {len(texts[TRAIN])} texts") as tell:
+        with progress(f"fine-tuning on {len(texts[TRAIN])} texts") as on_progress:
             folder = finetune(
                 base,
                 texts[TRAIN],
@@ -69,19 +69,20 @@ def main(arguments: Sequence[str]) -> None:
                 epochs=given.epochs,
                 joint=given.joint,
                 seed=given.seed,
-                progress=tell,
+                progress=on_progress,
             )
         made = varied([text for text, _ in texts[TRAIN]], copies=given.made, seed=given.seed)
-        with progress(f"asking for {len(made)} texts made of others") as tell:
-            made_labeled = list(zip(made, answers(folder, [(text, "") for text in made], tell), strict=True))
+        with progress(f"asking for {len(made)} texts made of others") as on_progress:
+            made_labeled = list(zip(made, answers(folder, [(text, "") for text in made], on_progress), strict=True))
         others = [*texts[VAL], *texts[TEST]]
         Random(given.seed).shuffle(others)
         half = len(others) // 2
         write_table(given.out / TABLE, [(TRAIN, [*made_labeled, *texts[TRAIN]]), ("validation", others[:half])])
         write_table(given.out / UNSEEN, [(TEST, others[half:])])
-        with progress(f"asking for {len(texts[TEST])} texts") as tell:
+        with progress(f"asking for {len(texts[TEST])} texts") as on_progress:
             right = [
-                told == label for told, (_, label) in zip(answers(folder, texts[TEST], tell), texts[TEST], strict=True)
+                told == label
+                for told, (_, label) in zip(answers(folder, texts[TEST], on_progress), texts[TEST], strict=True)
             ]
     scope = [one for one, (_, label) in zip(right, texts[TEST], strict=True) if label != OUT_OF_SCOPE]
     console.print(
@@ -99,7 +100,7 @@ def finetune(
     epochs: int | None = None,
     joint: bool = False,
     seed: int = 0,
-    progress: Tell = lambda text, share: None,
+    progress: OnProgress = lambda text, share: None,
 ) -> Path:
     """Return the folder `out` of a classifier of these texts, which began with the encoder in the folder `base`.
 
@@ -137,7 +138,7 @@ def finetune(
     made: list[list[int]] = []
     if joint:
         made = tokenizer(varied(asked, copies=COPIES, seed=seed), truncation=True, max_length=LONGEST)["input_ids"]
-    _train(network, tokenizer, rows, labels, made, epochs=epochs, seed=seed, tell=progress)
+    _train(network, tokenizer, rows, labels, made, epochs=epochs, seed=seed, on_progress=progress)
     network.cpu().save_pretrained(out)
     tokenizer.save_pretrained(out)
     note.write_text(json.dumps({"made_of": made_of, "texts": len(texts), "epochs": epochs, "seed": seed}))
@@ -153,7 +154,7 @@ def _train(
     *,
     epochs: int,
     seed: int,
-    tell: Tell,
+    on_progress: OnProgress,
 ) -> None:
     """Train on batches of about the same length, so that little is padding, in an order that is drawn.
 
@@ -195,7 +196,7 @@ def _train(
             if exits is not None:
                 nn.utils.clip_grad_norm_(network.parameters(), STEEPEST)
             optimizer.step()
-            tell(f"epoch {epoch + 1} of {epochs}", done)
+            on_progress(f"epoch {epoch + 1} of {epochs}", done)
     network.eval()
 
 
@@ -242,7 +243,7 @@ def _device() -> str:
 
 
 @torch.inference_mode()
-def answers(folder: Path, texts: Sequence[Text], tell: Tell = lambda text, share: None) -> list[str]:
+def answers(folder: Path, texts: Sequence[Text], on_progress: OnProgress = lambda text, share: None) -> list[str]:
     """Return the label that the classifier in a folder gives to each text."""
     transformers = _transformers()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
@@ -258,7 +259,7 @@ def answers(folder: Path, texts: Sequence[Text], tell: Tell = lambda text, share
         batch = tokenizer(asked, truncation=True, max_length=LONGEST, padding=True, return_tensors="pt").to(_device())
         for place, number in zip(some, network(**batch).logits.argmax(1).tolist(), strict=True):
             found[place] = network.config.id2label[number]
-        tell("", min(1.0, (begin + BATCH) / len(order)))
+        on_progress("", min(1.0, (begin + BATCH) / len(order)))
     return found
 
 

@@ -48,8 +48,8 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     pictures = shortened(scene(given.data)) if given.quick else scene(given.data)
     builder = Builder(pictures, given.weights, given.out, given.fidelity, given.backend or TRIED, given.seed)
-    with progress("building") as tell:
-        builder.build_missing(tell)
+    with progress("building") as on_progress:
+        builder.build_missing(on_progress)
     show(f"{given.out}, one picture at a time on one thread", [builder.described(model) for model in pictures.models])
     console.print(f"{builder.write_query()} is the query; serve it with: latebind serve {given.out}")
 
@@ -65,13 +65,13 @@ class Builder:
     backends: Sequence[str] = TRIED
     seed: int = 0
 
-    def build_missing(self, tell: Progress) -> None:
+    def build_missing(self, on_progress: Progress) -> None:
         """Build each model that is not in the folder."""
         missing = [model for model in self.scene.models if not self._ready(model)]
         for number, model in enumerate(missing):
-            self.build(model, _telling_part(tell, model, number, len(missing)))
+            self.build(model, _progress_of_part(on_progress, model, number, len(missing)))
 
-    def build(self, model: str, tell: Progress) -> None:
+    def build(self, model: str, on_progress: Progress) -> None:
         """Build a model; the gate gets learned caches."""
         path = self.path_of(model)
         build_program(
@@ -83,10 +83,10 @@ class Builder:
             min_stage_seconds=self.scene.stage_seconds if model == GATE else MIN_STAGE_SECONDS,
             max_overhead=None,
             max_batch=MAX_BATCH,
-            progress=tell,
+            progress=on_progress,
         )
         if model == GATE:
-            self._learn(path, tell)
+            self._learn(path, on_progress)
         measured = self.scene.about(model, self.scene.measured)
         write_accuracy(ModelDirectory.open(path), Accuracy(accuracy_in(self.weights, model), len(measured)))
 
@@ -109,7 +109,7 @@ class Builder:
         path.write_text(self._query())
         return path
 
-    def _learn(self, path: Path, tell: Progress) -> None:
+    def _learn(self, path: Path, on_progress: Progress) -> None:
         fit, calibrate = lessons(self.scene, self.seed)
         build_caches(
             ModelDirectory.open(path),
@@ -119,7 +119,7 @@ class Builder:
             presentations=self.scene.lessons,
             explored=explored_folder(path),
             seed=self.seed,
-            progress=tell,
+            progress=on_progress,
         )
 
     def _query(self) -> str:
@@ -163,8 +163,8 @@ def _samples(pictures: Pictures) -> Samples:
     return Samples({INPUT: pictures.inputs}, pictures.labels)
 
 
-def _telling_part(tell: Progress, model: str, done: int, all_: int) -> Progress:
-    return lambda step, share: tell(f"{model}, {step}", (done + share) / all_)
+def _progress_of_part(on_progress: Progress, model: str, done: int, all_: int) -> Progress:
+    return lambda step, share: on_progress(f"{model}, {step}", (done + share) / all_)
 
 
 if __name__ == "__main__":

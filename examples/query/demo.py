@@ -59,11 +59,11 @@ def main(arguments: Sequence[str]) -> None:
     builder = Builder(pictures, out / "weights", out / "models", seed=given.seed)
 
     console.print(f"[bold]1. Train[/] a gate and two families of three: {', '.join(pictures.models)}")
-    with progress("training") as tell:
-        train_missing(pictures, builder.weights, pictures.models, CORES, given.seed, tell)
+    with progress("training") as on_progress:
+        train_missing(pictures, builder.weights, pictures.models, CORES, given.seed, on_progress)
     console.print("[bold]2. Build[/] them; the gate gets learned caches, so that easy pictures leave it early")
-    with progress("building") as tell:
-        builder.build_missing(tell)
+    with progress("building") as on_progress:
+        builder.build_missing(on_progress)
     show("one picture at a time on one thread", [builder.described(model) for model in pictures.models])
     query = builder.write_query()
     console.print(f"[bold]3. The query[/] is a file, {query}:\n")

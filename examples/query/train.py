@@ -23,7 +23,7 @@ PEAK, MOMENTUM, WEIGHT_DECAY = 0.2, 0.9, 5e-4
 SMOOTHING = 0.1
 CORES = 2  # networks that are trained side by side, on one thread each
 
-Tell = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -40,8 +40,8 @@ def main(arguments: Sequence[str]) -> None:
     unknown = [model for model in given.model or () if model not in pictures.models]
     if unknown:
         parser.error(f"there is no model {unknown[0]!r}: take some of {', '.join(pictures.models)}")
-    with progress("training") as tell:
-        train_missing(pictures, given.out, given.model or pictures.models, given.cores, given.seed, tell)
+    with progress("training") as on_progress:
+        train_missing(pictures, given.out, given.model or pictures.models, given.cores, given.seed, on_progress)
     rows = [
         {"model": model, "right on unseen pictures": percent(accuracy_in(given.out, model))}
         for model in trained(given.out, pictures)
@@ -51,18 +51,22 @@ def main(arguments: Sequence[str]) -> None:
     console.print(f"next: python -m examples.query.build{options} --weights {given.out}")
 
 
-def train_missing(pictures: Scene, folder: Path, models: Sequence[str], cores: int, seed: int, tell: Tell) -> None:
+def train_missing(
+    pictures: Scene, folder: Path, models: Sequence[str], cores: int, seed: int, on_progress: OnProgress
+) -> None:
     """Train the models that are not in the folder, several side by side, and write each as soon as it is done."""
     folder.mkdir(parents=True, exist_ok=True)
     missing = [model for model in models if not weights_of(folder, model).exists()]
     done = dict.fromkeys(missing, 0.0)
 
     def train_one(model: str, network: nn.Module) -> None:
-        def told(share: float) -> None:
+        def on_share(share: float) -> None:
             done[model] = share
-            tell(", ".join(name for name, share in done.items() if 0 < share < 1), sum(done.values()) / len(done))
+            on_progress(
+                ", ".join(name for name, share in done.items() if 0 < share < 1), sum(done.values()) / len(done)
+            )
 
-        _train_and_keep(pictures, model, network, weights_of(folder, model), seed, told)
+        _train_and_keep(pictures, model, network, weights_of(folder, model), seed, on_share)
 
     made = [_drawn(pictures, model, seed) for model in missing]  # one after another: torch has one seed for all
     with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -76,7 +80,7 @@ def train(
     epochs: int,
     alter: Callable[[Tensor, torch.Generator], Tensor],
     seed: int,
-    told: Callable[[float], None],
+    on_share: Callable[[float], None],
 ) -> nn.Module:
     """Return the network, trained on altered views of pictures with a learning rate of one cycle."""
     generator = torch.Generator().manual_seed(seed)
@@ -93,7 +97,7 @@ def train(
         torch.autograd.backward(loss)
         optimizer.step()
         schedule.step()
-        told((step + 1) / steps)
+        on_share((step + 1) / steps)
     network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     return network.eval()
 
@@ -140,11 +144,11 @@ def _drawn(pictures: Scene, model: str, seed: int) -> nn.Module:
 
 
 def _train_and_keep(
-    pictures: Scene, model: str, network: nn.Module, path: Path, seed: int, told: Callable[[float], None]
+    pictures: Scene, model: str, network: nn.Module, path: Path, seed: int, on_share: Callable[[float], None]
 ) -> None:
     lessons = pictures.about(model, pictures.learned)
     epochs = pictures.epochs[pictures.size_of(model)]
-    train(network, lessons, epochs=epochs, alter=pictures.alter, seed=seed, told=told)
+    train(network, lessons, epochs=epochs, alter=pictures.alter, seed=seed, on_share=on_share)
     right = accuracy(network, pictures.about(model, pictures.measured))
     part = path.with_suffix(".part")
     state = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}

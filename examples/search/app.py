@@ -69,11 +69,13 @@ class Index:
     embed: Embedder
 
     @classmethod
-    def of(cls, texts: Sequence[Text], embed: Embedder, tell: Callable[[str, float], None]) -> tuple["Index", int]:
+    def of(
+        cls, texts: Sequence[Text], embed: Embedder, on_progress: Callable[[str, float], None]
+    ) -> tuple["Index", int]:
         """Return an index of texts, and how many of them were cut to what the model reads."""
         parts, cut = list[Vectors](), 0
         for begin in range(0, len(texts), AT_ONCE):
-            tell("", begin / len(texts))
+            on_progress("", begin / len(texts))
             vectors, shorter = embed([one.read for one in texts[begin : begin + AT_ONCE]])
             parts.append(vectors)
             cut += shorter
@@ -148,8 +150,8 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     with reporting():
         texts = of_file(given.texts) if given.texts else of_python()
-        with progress(f"embedding {len(texts)} texts") as tell:
-            index, cut = Index.of(texts, Embedder(given.server.rstrip("/"), given.model), tell)
+        with progress(f"embedding {len(texts)} texts") as on_progress:
+            index, cut = Index.of(texts, Embedder(given.server.rstrip("/"), given.model), on_progress)
         if cut:
             console.print(f"{cut} texts are longer than the model reads: of these their beginnings are searched")
         with listening(index, given.port) as server:

@@ -33,15 +33,15 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
     torch.set_num_threads(os.cpu_count() or 1)
     learned, unseen = learned_clips(given.data), unseen_clips(given.data)
-    with progress(f"training on {len(learned.labels)} clips") as tell:
-        network = train(learned, epochs=given.epochs, seed=given.seed, tell=tell)
+    with progress(f"training on {len(learned.labels)} clips") as on_progress:
+        network = train(learned, epochs=given.epochs, seed=given.seed, on_progress=on_progress)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.contiguous() for name, tensor in network.state_dict().items()}, given.out)
     console.print(f"accuracy on what it learned: {accuracy(network, learned):.2%} of {len(learned.labels)} clips")
     console.print(f"accuracy on unseen speakers: {accuracy(network, unseen):.2%} of {len(unseen.labels)} clips")
 
 
-def train(clips: Clips, *, epochs: int, seed: int, tell: Callable[[str, float], None]) -> SpeechVgg:
+def train(clips: Clips, *, epochs: int, seed: int, on_progress: Callable[[str, float], None]) -> SpeechVgg:
     """Return a network trained on altered clips: kernels under Muon, the rest under AdamW, in bfloat16 where it can."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
@@ -62,7 +62,7 @@ def train(clips: Clips, *, epochs: int, seed: int, tell: Callable[[str, float], 
             _loss(network, sounds[rows], clips.labels[rows]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             kernels.step(pace)
-            tell(f"epoch {epoch + 1} of {epochs}", done)
+            on_progress(f"epoch {epoch + 1} of {epochs}", done)
     return network.eval()
 
 

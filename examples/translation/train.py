@@ -37,15 +37,22 @@ def main(arguments: list[str]) -> None:
     learned, unseen = (pairs(given.data, f"multi30k.{part}") for part in ("train", "val"))
     torch.manual_seed(given.seed)
     model = MODELS[given.model]()
-    with progress(f"training on {len(learned.lengths)} pairs") as tell:
-        train(model, learned, epochs=given.epochs, rate=LEARNING_RATE[given.model], seed=given.seed, tell=tell)
+    with progress(f"training on {len(learned.lengths)} pairs") as on_progress:
+        train(
+            model,
+            learned,
+            epochs=given.epochs,
+            rate=LEARNING_RATE[given.model],
+            seed=given.seed,
+            on_progress=on_progress,
+        )
     given.out.parent.mkdir(parents=True, exist_ok=True)
     save_model(model, str(given.out))
     console.print(f"next word right on unseen sentences: {accuracy(model, unseen):.2%}")
 
 
 def train(
-    model: nn.Module, learned: Pairs, *, epochs: int, rate: float, seed: int, tell: Callable[[str, float], None]
+    model: nn.Module, learned: Pairs, *, epochs: int, rate: float, seed: int, on_progress: Callable[[str, float], None]
 ) -> None:
     """Teach the model to say each next word, given those before it, in bfloat16 where it can."""
     generator = torch.Generator().manual_seed(seed)
@@ -66,7 +73,7 @@ def train(
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-            tell(f"epoch {epoch + 1} of {epochs}, loss {loss:.2f}", done)
+            on_progress(f"epoch {epoch + 1} of {epochs}, loss {loss:.2f}", done)
     model.eval()
 
 

@@ -45,8 +45,8 @@ def main(arguments: Sequence[str]) -> None:
         zoo.keep_to_one_kind()
     except ConfigError as error:
         parser.error(str(error))
-    with progress("building the zoo") as tell:
-        zoo.build_missing(names, tell)
+    with progress("building the zoo") as on_progress:
+        zoo.build_missing(names, on_progress)
     show(f"{given.out}, one row at a time on one thread", [described(zoo.path_of(name)) for name in names])
     console.print(f"serve them with: latebind serve {given.out}")
 
@@ -70,20 +70,20 @@ class Zoo:
         self.folder.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(about) + "\n")
 
-    def build_missing(self, names: Sequence[str], tell: Progress) -> None:
+    def build_missing(self, names: Sequence[str], on_progress: Progress) -> None:
         """Build each network that is not in the folder, one after another, so that one is in memory at a time."""
         missing = [name for name in names if not (self.path_of(name) / MANIFEST).is_file()]
         whole = sum(NETWORKS[name].published_bytes for name in missing)
         done = 0.0
         for name in missing:
             part = NETWORKS[name].published_bytes / whole
-            self.build(name, _telling_part(tell, name, done, part))
+            self.build(name, _progress_of_part(on_progress, name, done, part))
             gc.collect()  # exporting leaves cycles that hold the weights
             done += part
 
-    def build(self, name: str, tell: Progress) -> None:
+    def build(self, name: str, on_progress: Progress) -> None:
         """Make a network and build it, cut at every block."""
-        tell("drawing weights", 0.0)
+        on_progress("drawing weights", 0.0)
         module = make(name, self.size, seed=self.seed)
         build_program(
             module,
@@ -95,7 +95,7 @@ class Zoo:
             min_stage_bytes=stage_bytes(name, module),
             max_overhead=None,
             max_batch=self.max_batch,
-            progress=tell,
+            progress=on_progress,
         )
 
     def path_of(self, name: str) -> Path:
@@ -126,8 +126,8 @@ def stage_sizes(directory: ModelDirectory) -> list[int]:
         return [sum(weights.get_tensor(name).nbytes for name in stage.weights()) for stage in stages]
 
 
-def _telling_part(tell: Progress, name: str, done: float, part: float) -> Progress:
-    return lambda step, share: tell(f"{name}, {step}", done + share * part)
+def _progress_of_part(on_progress: Progress, name: str, done: float, part: float) -> Progress:
+    return lambda step, share: on_progress(f"{name}, {step}", done + share * part)
 
 
 if __name__ == "__main__":

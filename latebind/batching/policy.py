@@ -100,12 +100,12 @@ class GraphBatching(Stacked):
         """Launch the batch that is due and has the oldest request, or wait until one is due."""
         if view.entries:
             return GoOn()
-        ripe, wake = None, inf
+        chosen, wake = None, inf
         for model in view.models.waiting:
             arrived = model.queue.oldest.arrived
             due = arrived if len(model.queue) >= self.room(view, model) else arrived + self._config.window
             if due > now:
                 wake = min(wake, due)
-            elif ripe is None or model.queue.turn < ripe.queue.turn:
-                ripe = model
-        return Wait(wake) if ripe is None else ripe.launch(ripe.queue.first(self.room(view, ripe)))
+            elif chosen is None or model.queue.turn < chosen.queue.turn:
+                chosen = model
+        return Wait(wake) if chosen is None else chosen.launch(chosen.queue.first(self.room(view, chosen)))

@@ -167,7 +167,7 @@ class BatchTable:
         self._moved: SubBatch | None = None  # the sub-batch that ran last, if no member could leave there
 
     @property
-    def going(self) -> SubBatch | None:
+    def only_choice(self) -> SubBatch | None:
         """The sub-batch to run next if no request waits to start; None where there is a choice.
 
         It is the one that was chosen before, a request alone, or the only sub-batch if it is at a decoder's step. No
@@ -262,7 +262,7 @@ class Stack(BatchTable):
     """The table of policies for which the top always goes on, as a whole: nobody is asked while no request waits."""
 
     @property
-    def going(self) -> SubBatch | None:
+    def only_choice(self) -> SubBatch | None:
         """The newest sub-batch."""
         return self.entries[-1] if self.entries else None
 

@@ -74,7 +74,7 @@ class Building:
             show_pairs("no learned caches", [("why", unknown)])
             return {}
         training, promise = self.training, self.promised.promise()
-        with progress("learning caches") as tell, warnings.catch_warnings():
+        with progress("learning caches") as on_progress, warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=__name__)  # the table says it
             if training.fresh:
                 delete_exploration(explored_folder(path))
@@ -92,7 +92,7 @@ class Building:
                 task=task,
                 threads=self.how["threads"],
                 seed=self.seed,
-                progress=tell,
+                progress=on_progress,
             )
         show_pairs(f"learned caches for fidelity {promise.fidelity:g}", learned.rows())
         if learned.tried:
@@ -165,7 +165,7 @@ def _module(building: Building) -> dict[str, object]:
     data = ordered[0].typical() if ordered else None
     if data is not None and varying.dims:  # so that measured rows are as long as those to come
         examples = dict(zip(examples, with_batch(data, 2), strict=True))
-    with progress(f"building {title}") as tell:
+    with progress(f"building {title}") as on_progress:
         built = build_program(
             network,
             examples,
@@ -173,7 +173,7 @@ def _module(building: Building) -> dict[str, object]:
             sizes=varying.sizes,
             outputs=made.outputs,
             data=data,
-            progress=tell,
+            progress=on_progress,
             **building.stages,
             **building.how,
         )
@@ -194,8 +194,8 @@ def _check_size(title: str, specs: Sequence[TensorSpec], most: int) -> None:
 def _folder(building: Building, threads: int | None) -> dict[str, object]:
     """Build a folder as Hugging Face saves it, with learned caches if there is data."""
     made, rows, title = building.made, building.rows, building.title
-    with progress(f"building {title}") as tell:
-        tell("reading the folder", 0.0)
+    with progress(f"building {title}") as on_progress:
+        on_progress("reading the folder", 0.0)
         folder = read_folder(made.module, task=rows.task, dims=tuple(read_dims(made.dims or ()).values()))
         about, fidelity = folder.about, building.promised.asked()
         if threads is None:
@@ -205,10 +205,10 @@ def _folder(building: Building, threads: int | None) -> dict[str, object]:
         _check_size(title, folder.specs(), building.how["max_batch"])
         data = NO_DATA
         if rows.data:
-            tell("reading the data", 0.0)
+            on_progress("reading the data", 0.0)
             columns = {"text_column": rows.text_column, "label_column": rows.label_column}
             data = data_of(folder, Path(rows.data), **columns, seed=building.seed)
-        making = {"data": data, "progress": tell, **building.stages, **building.how}
+        making = {"data": data, "progress": on_progress, **building.stages, **building.how}
         near, refused = None, ""
         if fidelity.cosine is None:
             built = build_folder(folder, **making)
@@ -249,8 +249,8 @@ def _sequence(network: nn.Module, examples: dict[str, Tensor], building: Buildin
                 f"--data {rows.data!r} must give one array of rows like --input {' '.join(made.inputs or ())}"
             )
         tokens = torch.from_numpy(arrays[0])
-    with progress(f"building {title}") as tell:
-        built = build_sequence(network, tokens, measured_lengths=bool(rows.data), progress=tell, **building.how)
+    with progress(f"building {title}") as on_progress:
+        built = build_sequence(network, tokens, measured_lengths=bool(rows.data), progress=on_progress, **building.how)
     show_pairs(f"{title} version {made.version}", built.rows())
     return {"program": built.rows()}
 
@@ -268,7 +268,7 @@ def calibrate_model(
     json_file: Path | None,
 ) -> None:
     """Recalibrate the thresholds of the model in `path` and show them; raises `ConfigError` for what cannot be done."""
-    with progress("calibrating") as tell:
+    with progress("calibrating") as on_progress:
         promise, fidelity = promised.promise(), promised.asked()
         directory = ModelDirectory.open(path)
         _, held_out = samples_for(directory, data, data_option, seed=seed)
@@ -292,7 +292,7 @@ def calibrate_model(
             cache_bytes=promise.cache_bytes,
             aside=None if lookups is Lookups.AUTO else lookups is Lookups.ASIDE,
             answers=promise.answers,
-            progress=tell,
+            progress=on_progress,
         )
     show_pairs(f"learned caches for fidelity {promise.fidelity:g}", report.rows())
     save(json_file, report.rows())

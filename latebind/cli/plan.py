@@ -85,7 +85,7 @@ def plan(
         )
         sampling = sampling_of(question)
         console.print(asked(question, sampling), highlight=False)
-        with progress("planning") as tell, playing(question, tell, processes, sampling) as runs:
+        with progress("planning") as on_progress, playing(question, on_progress, processes, sampling) as runs:
             found = make_plan(question, runs, curve=page is not None)
         plans, changes = plan_rows(found), sensitivity_rows(found)
         said, assumed = answer(question, found), assumptions(question, sampling)

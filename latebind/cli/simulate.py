@@ -94,7 +94,7 @@ def simulate(
     * `latebind simulate models --model resnet56 --rate 100 --rate 300 --policy graph`
     * `latebind simulate models --model text --lengths 24~0.8 --rate 50`
     """
-    with reporting(), progress("simulating") as tell:
+    with reporting(), progress("simulating") as on_progress:
         if requests < 1 or not deadline_ms > 0 or not all(one > 0 for one in rate or ()):
             raise ConfigError("--requests must be 1 or more, --deadline-ms and every --rate above 0")
         paths = find_models(repository, [model] if model else None)
@@ -117,7 +117,7 @@ def simulate(
         cells = [(name, each) for name in policy or DEFAULT_POLICIES for each in rates]
         results: list[tuple[str, float, Summary]] = []
         for number, (name, each) in enumerate(cells):
-            tell(f"{name}, {each:.0f}/s", number / len(cells))
+            on_progress(f"{name}, {each:.0f}/s", number / len(cells))
             config = SchedulerConfig((served,), workers, PolicyConfig(name, max_batch))
             # The requests are the same for every policy.
             arrivals = list(

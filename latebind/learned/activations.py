@@ -24,7 +24,7 @@ def record_activations(
     rows: Tensor,
     behind: Mapping[int, Tensor],
     *,
-    tell: Callable[[float], None] = lambda share: None,
+    on_progress: Callable[[float], None] = lambda share: None,
 ) -> Tensor:
     """Run rows of `samples` through the whole network and return its answers `(N, classes) float32`.
 
@@ -42,7 +42,7 @@ def record_activations(
                 behind[number][places] = read[number](passed[0]).to(behind[number].dtype)
         answers[places] = passed[0]
         done += len(passed[0])
-        tell(done / len(rows))
+        on_progress(done / len(rows))
     return check_answers(answers)
 
 

@@ -188,7 +188,7 @@ class Explorer:
                 limited[group[0].stage] = rows.first(count).learn
             with on_threads(_cores() // at_once):
                 recorded = self._record(group, fit, rows.first(count), work)
-                self.train_networks(group, recorded, at_once=at_once, tell=work.training)
+                self.train_networks(group, recorded, at_once=at_once, on_progress=work.training)
             del recorded  # before the next ones need the disk
             self.kept.delete_activations()
         trained = self._measured(planned, fit, rows, work)
@@ -222,7 +222,7 @@ class Explorer:
             for stage in {one.stage for one in group}
         }
         with all_cores(torch.get_num_threads()):
-            answers = record_activations(self.wide, fit, rows.order, rooms, tell=work.recording)
+            answers = record_activations(self.wide, fit, rows.order, rooms, on_progress=work.recording)
         labels = fit.labels[rows.order] if fit.labels is not None else None
         every = {stage: Lesson(activations, answers, labels) for stage, activations in rooms.items()}
         return {
@@ -236,7 +236,7 @@ class Explorer:
         recorded: Recorded,
         *,
         at_once: int,
-        tell: Callable[[dict[str, float]], None],
+        on_progress: Callable[[dict[str, float]], None],
     ) -> None:
         """Train the networks of the candidates on recorded activations, `at_once` at a time, the longest first.
 
@@ -259,16 +259,16 @@ class Explorer:
         with ThreadPoolExecutor(at_once) as threads:
             try:
                 running = [threads.submit(learn, one, *self._untrained(one)) for one in longest_first]
-                tell({})
+                on_progress({})
                 while wait(running, timeout=TELL_SECONDS).not_done:
-                    tell(dict(shares))
+                    on_progress(dict(shares))
             except BaseException:
                 ended.set()
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise
         for one in running:
             one.result()
-        tell(dict(shares))
+        on_progress(dict(shares))
 
     def _train_network(
         self,
@@ -276,7 +276,7 @@ class Explorer:
         recorded: tuple[Lesson, Lesson],
         predictor: Predictor,
         selector: Selector,
-        tell: Callable[[float], None],
+        on_progress: Callable[[float], None],
     ) -> None:
         """Train one network and keep it.
 
@@ -287,7 +287,7 @@ class Explorer:
         seen, unseen = recorded
         seed = int.from_bytes(hashlib.sha256(f"{self.seed} {boundary}".encode()).digest()[:6], "little")
         passes = passes_over(len(seen.answers), self.presentations)
-        PredictorTraining(predictor, seen, passes=passes, seed=seed, distillation=self.distillation).learn(tell)
+        PredictorTraining(predictor, seen, passes=passes, seed=seed, distillation=self.distillation).learn(on_progress)
         predicted, classes = predict(predictor, unseen.activations), unseen.answers.argmax(dim=1)
         generator, steps = torch.Generator().manual_seed(seed), selector_steps(self.presentations)
         train_selector(selector, predicted, predicted.argmax(dim=1) == classes, generator=generator, steps=steps)

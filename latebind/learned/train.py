@@ -64,14 +64,14 @@ class PredictorTraining:
         self._kernels = Kernels(kernels) if kernels else None
         self._half = has_bfloat16()
 
-    def learn(self, tell: Callable[[float], None] = lambda share: None) -> None:
+    def learn(self, on_progress: Callable[[float], None] = lambda share: None) -> None:
         """Train to the end; `tell` is called after each batch with the share that is done."""
         self.predictor.train()
         for number, stretch in enumerate(self._order):
             generator = torch.Generator().manual_seed(self._seed + number)
             for rows in _batches(len(stretch), BATCH, generator):
                 self._learn_batch(rows + stretch.start)
-                tell(self._step / self._steps)
+                on_progress(self._step / self._steps)
         self.predictor.eval()
 
     def _learn_batch(self, rows: Tensor) -> None:

@@ -104,10 +104,10 @@ class Player:
 class Runs:
     """Plays runs of one question and keeps their figures. About as many as are `expected` will be played in all."""
 
-    def __init__(self, pool: ProcessPoolExecutor, tell: Progress, sampling: Sampling) -> None:
+    def __init__(self, pool: ProcessPoolExecutor, on_progress: Progress, sampling: Sampling) -> None:
         self.sampling = sampling
         self.expected = 0
-        self._pool, self._tell = pool, tell
+        self._pool, self._on_progress = pool, on_progress
         self._figures: dict[Run, tuple[Figures, float]] = {}  # and the target of each run
 
     def play(self, runs: Sequence[Run], doing: str, *, target: float = 0.0) -> list[Figures]:
@@ -122,12 +122,14 @@ class Runs:
                 missing.append(run)
         for run, found in zip(missing, self._pool.map(_played, missing, repeat(target)), strict=True):
             self._figures[run] = found, target
-            self._tell(doing, min(0.99, len(self._figures) / max(1, self.expected)))
+            self._on_progress(doing, min(0.99, len(self._figures) / max(1, self.expected)))
         return [self._figures[run][0] for run in runs]
 
 
 @contextmanager
-def playing(question: Question, tell: Progress, processes: int = 0, sampling: Sampling | None = None) -> Iterator[Runs]:
+def playing(
+    question: Question, on_progress: Progress, processes: int = 0, sampling: Sampling | None = None
+) -> Iterator[Runs]:
     """Start processes for the runs of a question: `processes` of them; 0: one for each core.
 
     Without a `sampling`, the size of the question decides what is simulated.
@@ -135,7 +137,7 @@ def playing(question: Question, tell: Progress, processes: int = 0, sampling: Sa
     most, sampling = processes or len(os.sched_getaffinity(0)), sampling or sampling_of(question)
     with ProcessPoolExecutor(most, initializer=_ready, initargs=(question, sampling)) as pool:
         try:
-            yield Runs(pool, tell, sampling)
+            yield Runs(pool, on_progress, sampling)
         except BaseException:
             for child in multiprocessing.active_children():  # else leaving the block waits for all that is pending
                 child.terminate()

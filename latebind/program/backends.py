@@ -155,10 +155,10 @@ def compile_graph(
     Weights that are not on the device are copied there.
     """
     named, backend = backend, backend_of(graph, weights, backend)
-    if graph.rungs:
-        use["sizes"] = ()  # a backend may copy the weights for each size, and there are copies for each rung already
+    if graph.buckets:
+        use["sizes"] = ()  # a backend may copy the weights for each size, and there are copies for each bucket already
         use["packs"] = False
-        return by_rung(graph, partial(compile_graph, weights=weights, backend=backend, threads=threads, **use))
+        return by_bucket(graph, partial(compile_graph, weights=weights, backend=backend, threads=threads, **use))
     if not graph.nodes:
         return pass_through
     if backend != named and not lacking(graph):
@@ -180,30 +180,30 @@ def backend_of(graph: Graph, weights: Mapping[str, Any], backend: str) -> str:
     return "eager" if backend.startswith("openvino") and any(looks_up) and not multiplies else backend
 
 
-class Ladder:
-    """A graph that has `rungs`, of which `calls` compute one each: a row is filled up to the first that it fits."""
+class Bucketed:
+    """A graph that has `buckets`, of which `calls` compute one each: a row is filled up to the first that it fits."""
 
     def __init__(self, graph: Graph, calls: Sequence[Callable[..., tuple[Any, ...]]]) -> None:
         self._graph, self._calls = graph, calls
-        self._rungs, self._outputs, self._axes = graph.rung_sizes(), graph.output_specs(), graph.axes
+        self._buckets, self._outputs, self._axes = graph.bucket_sizes(), graph.output_specs(), graph.axes
 
-    def twin(self) -> "Ladder":
+    def twin(self) -> "Bucketed":
         """Return the same for another thread."""
-        return Ladder(self._graph, tuple(map(twin, self._calls)))
+        return Bucketed(self._graph, tuple(map(twin, self._calls)))
 
-    def over_arrays(self, inputs: Sequence[TensorSpec]) -> "Ladder":
+    def over_arrays(self, inputs: Sequence[TensorSpec]) -> "Bucketed":
         """Return the same over arrays."""
-        return Ladder(self._graph, [over_arrays(call, inputs) for call in self._calls])
+        return Bucketed(self._graph, [over_arrays(call, inputs) for call in self._calls])
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         """Run rows of one size; outputs are cut to what belongs to that."""
         sizes = {name: inputs[place].shape[axis] for name, (place, axis) in self._axes.items()}
-        for rung, call in zip(self._rungs, self._calls, strict=True):
-            if rung == sizes:
+        for bucket, call in zip(self._buckets, self._calls, strict=True):
+            if bucket == sizes:
                 return call(*inputs)
-            if all(rung[name] >= size for name, size in sizes.items()):
+            if all(bucket[name] >= size for name, size in sizes.items()):
                 whole = [
-                    fitted(tensor, spec.shape_of(rung), spec.padding or 0)
+                    fitted(tensor, spec.shape_of(bucket), spec.padding or 0)
                     for tensor, spec in zip(inputs, self._graph.inputs, strict=True)
                 ]
                 return tuple(
@@ -223,9 +223,9 @@ def fitted(rows: Any, shape: Sequence[int], number: float = 0) -> Any:
     return whole
 
 
-def by_rung(graph: Graph, make: Callable[[Graph], StageFunction]) -> StageFunction:
-    """Return what `make` makes of a graph, or of each of its rungs."""
-    return Ladder(graph, tuple(map(make, graph.rungs))) if graph.rungs else make(graph)
+def by_bucket(graph: Graph, make: Callable[[Graph], StageFunction]) -> StageFunction:
+    """Return what `make` makes of a graph, or of each of its buckets."""
+    return Bucketed(graph, tuple(map(make, graph.buckets))) if graph.buckets else make(graph)
 
 
 def compile_stages(

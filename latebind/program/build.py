@@ -23,7 +23,7 @@ from latebind.program.cut import cut_points
 from latebind.program.eager import in_eager
 from latebind.program.export import Exported, Tensors, export_any_size, in_order, runner, tensors_of
 from latebind.program.graph import Graph, graph_to_json
-from latebind.program.lengths import MOST_RUNGS, count_sizes, own_sizes
+from latebind.program.lengths import MOST_BUCKETS, count_sizes, own_sizes
 from latebind.program.measure import STEADY, profile_stages, time_call, with_batch
 from latebind.program.metadata import Profile, profiled_batches, this_hardware
 from latebind.program.padding import may_share
@@ -118,9 +118,9 @@ def build_program(
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
     )
-    tell = progress or ignore_progress
+    on_progress = progress or ignore_progress
     torch.set_num_threads(threads)
-    tell("exporting the module", 0.0)
+    on_progress("exporting the module", 0.0)
     exported, fixed = export_any_size(
         module,
         example_inputs,
@@ -132,7 +132,7 @@ def build_program(
     )
     run, rows = runner(module, example_inputs, outputs=outputs), tensors_of(example_inputs)
     known = [rows, *([] if data is None else [in_order(data, example_inputs)])]
-    tell("asking the module", 0.05)
+    on_progress("asking the module", 0.05)
     agreement = find_agreement(run, exported, known, settings.most_error, most=max_batch)
     tuner, one = Tuner(exported, rows, settings), with_batch(rows, 1)
     check_filled_up(exported, fixed, run, agreement, rows)
@@ -149,9 +149,9 @@ def build_program(
         return Candidate(backend, made, error, largest)
 
     candidates, spread = try_backends(
-        settings, uncut, lambda made: partial(made, *one), lambda said, share: tell(said, 0.1 + 0.4 * share)
+        settings, uncut, lambda made: partial(made, *one), lambda said, share: on_progress(said, 0.1 + 0.4 * share)
     )
-    tell("cutting", 0.6)
+    on_progress("cutting", 0.6)
     cut = partial(tuner.cut, seconds=min_stage_seconds, overhead=max_overhead, least_bytes=min_stage_bytes)
     chosen, chain, error, passed_over = _chosen(tuner, cut, run, agreement, candidates)
     if chain.cuts:
@@ -166,7 +166,7 @@ def build_program(
     ):
         packed = None
     chain, packs = packed or chain, packed is not None
-    tell("measuring the stages", 0.8)
+    on_progress("measuring the stages", 0.8)
     load = partial(compile_stages, chain.graphs, exported.weights, backend=chosen.backend, threads=threads, packs=packs)
     profile = Profile(
         hardware=this_hardware(threads),
@@ -195,7 +195,7 @@ def build_program(
     stored, needing = stages_as_files(chain.graphs, exported.weights, chosen.backend, packs=packs)
     beside = {GRAPH: graph_to_json(chain.whole), **stored, **(files or {})}
     written = write_model(directory, model, exported.weights, profile, beside)
-    tell("done", 1.0)
+    on_progress("done", 1.0)
     points, length = len(cut_points(tuner.cuttable)), prod(own_sizes(exported.graph, rows).values())
     whole, size = sum(grid.at(1, length) for grid in profile.stages), f" and length {length}" if dims else ""
     overhead = {batch: ratio.median for batch, ratio in chain.overhead.items()}
@@ -208,7 +208,7 @@ def build_program(
         ("chain over uncut", ", ".join(f"{r:.3f} at batch {b}" for b, r in overhead.items()) or NOT_CUT),
         ("largest relative error", f"{error:.1e}"),
         *((f"sizes of {dim.name}", f"{dim.range()}; {together}") for dim in exported.graph.dims),
-        *rung_lines(exported.graph, fixed),
+        *bucket_lines(exported.graph, fixed),
         *([("served with torch alone", needing)] if needing else []),
         *(
             (f"values of {spec.name}", f"{spec.range()}; {_others(spec)} are refused")
@@ -233,22 +233,22 @@ def build_program(
 
 
 def check_filled_up(exported: Exported, fixed: str, run: Run, agreement: Agreement, rows: tuple[Tensor, ...]) -> None:
-    """Raise `ExportError` for a graph with rungs where rows that are filled up to the next are answered otherwise."""
+    """Raise `ExportError` for a graph with buckets where rows that are filled up to the next are answered otherwise."""
     graph, weights = exported
-    if not graph.rungs or len(graph.rungs) == count_sizes(graph.dims):
+    if not graph.buckets or len(graph.buckets) == count_sizes(graph.dims):
         return
     if not may_share(run, (in_eager(graph, weights),), (graph,), agreement.inputs, rows, agreement.judge.differ):
         raise ExportError(
             f"{fixed}. A graph for each of some sizes does not help, because rows that are filled up to the next are "
-            f"answered otherwise: declare at most {MOST_RUNGS} sizes, by larger steps, and each has its own"
+            f"answered otherwise: declare at most {MOST_BUCKETS} sizes, by larger steps, and each has its own"
         )
 
 
-def rung_lines(graph: Graph, fixed: str) -> list[tuple[str, str]]:
-    """Return what a report says of a graph with rungs: their sizes, and why there is not one graph for all."""
-    if not graph.rungs:
+def bucket_lines(graph: Graph, fixed: str) -> list[tuple[str, str]]:
+    """Return what a report says of a graph with buckets: their sizes, and why there is not one graph for all."""
+    if not graph.buckets:
         return []
-    sizes = [" x ".join(map(str, each.values())) for each in graph.rung_sizes()]
+    sizes = [" x ".join(map(str, each.values())) for each in graph.bucket_sizes()]
     named = " x ".join(dim.name for dim in graph.dims)
     return [("a graph for each", f"{named} of {', '.join(sizes)}; rows are filled up to the next"), ("because", fixed)]
 

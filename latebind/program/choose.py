@@ -137,7 +137,7 @@ def try_backends(
     settings: Settings,
     make: Callable[[str], Candidate[Made]],
     call: Callable[[Made], Callable[[], object]],
-    tell: Callable[[str, float], None],
+    on_progress: Callable[[str, float], None],
 ) -> tuple[list[Candidate[Made]], float]:
     """Return what came of each backend, the quickest first and refused ones last, and how timings of one differ.
 
@@ -145,7 +145,7 @@ def try_backends(
     """
     found = []
     for position, backend in enumerate(settings.backends):
-        tell(f"trying the backend {backend}", position / len(settings.backends))
+        on_progress(f"trying the backend {backend}", position / len(settings.backends))
         try:
             backend_named(backend)
             one = make(backend)
@@ -277,7 +277,7 @@ class Tuner:
         It has to save a share of a batch's time, and to cost hardly any of a row's that runs alone. The rows of the
         batch have half a usual length to all of that, as those that are chosen to run together.
         """
-        if not backend_named(candidate.backend).packs or chain.whole.rungs:
+        if not backend_named(candidate.backend).packs or chain.whole.buckets:
             return None
         threads, (dim,), specs = self.settings.threads, self.exported.graph.dims, self.exported.graph.inputs
         stages = compile_stages(

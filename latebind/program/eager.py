@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
 from latebind.domain.errors import RepositoryError
-from latebind.program.backends import Backend, CompileOptions, StageFunction, by_rung
+from latebind.program.backends import Backend, CompileOptions, StageFunction, by_bucket
 from latebind.program.device import HOST
 from latebind.program.graph import Argument, Constant, Graph, Value, Weight
 from latebind.program.operators import called
@@ -100,8 +100,8 @@ def copy_input_views(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) ->
 
 def in_eager(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
     """Return what computes the graph's outputs operator by operator by torch: the reference for every backend."""
-    if graph.rungs:
-        return by_rung(graph, partial(in_eager, weights=weights))
+    if graph.buckets:
+        return by_bucket(graph, partial(in_eager, weights=weights))
     module = rebuild(graph, weights)  # takes as long as many calls of a small graph
 
     def run(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -114,8 +114,8 @@ def in_eager(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
 
 def in_float64(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
     """Return what computes the graph's outputs in float64, by which a difference is told from rounding."""
-    if graph.rungs:
-        return by_rung(graph, partial(in_float64, weights=weights))
+    if graph.buckets:
+        return by_bucket(graph, partial(in_float64, weights=weights))
 
     def wide(argument: Argument) -> Argument:
         if isinstance(argument, Constant) and argument.kind == "dtype":

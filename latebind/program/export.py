@@ -28,7 +28,7 @@ from latebind.domain.model import TensorSpec
 from latebind.domain.sizes import Dim, Size
 from latebind.program.exported import FIXED, Reader, SizeFixed, dtype_name
 from latebind.program.graph import Graph, Weight
-from latebind.program.lengths import distinct, input_specs, resized, rungs_of, sizes_of, tried_sizes
+from latebind.program.lengths import buckets_of, distinct, input_specs, resized, sizes_of, tried_sizes
 from latebind.program.operators import KEPT_WHOLE, resolve
 from latebind.program.simplify import simplify
 from latebind.program.symbols import Fixing, export_for_all_sizes, layers_of_any_length, torch_dim
@@ -117,27 +117,27 @@ def export_any_size(module: nn.Module, inputs: Tensors, **names: Unpack[Names]) 
         return export(module, inputs, **names), ""
     except SizeFixed as error:
         try:
-            return _export_rungs(module, inputs, names), str(error)
+            return _export_buckets(module, inputs, names), str(error)
         except ExportError as other:  # it cannot be served at these sizes either: the first reason says where
             raise error from other
         except ConfigError as other:
             raise ExportError(f"{error}. With a graph for each size: {other}") from other
 
 
-def _export_rungs(module: nn.Module, inputs: Tensors, names: Names) -> Exported:
+def _export_buckets(module: nn.Module, inputs: Tensors, names: Names) -> Exported:
     dims = names["dims"]
     fixed: Names = {**names, "dims": (), "sizes": None}
     named, tensors = input_names(inputs, names.get("input_names")), tensors_of(inputs)
     given = {name: (dtype_name(one.dtype, name), one.shape[1:]) for name, one in zip(named, tensors, strict=True)}
     specs = input_specs(given, dims, names["sizes"])
     found: dict[str, Exported] = {}
-    for sizes in rungs_of(dims):
+    for sizes in buckets_of(dims):
         rows = resized(tensors, specs, sizes)
         some: Tensors = dict(zip(inputs, rows, strict=True)) if isinstance(inputs, Mapping) else rows
         found["x".join(map(str, sizes.values()))] = export(module, some, **fixed)
     graphs, weights = merged(found)
-    rungs = tuple(graphs.values())
-    graph = Graph(specs, (), rungs[-1].outputs, tuple(dims), rungs)
+    buckets = tuple(graphs.values())
+    graph = Graph(specs, (), buckets[-1].outputs, tuple(dims), buckets)
     graph.output_specs()  # raises where they do not follow from the sizes
     return Exported(graph, weights)
 

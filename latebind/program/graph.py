@@ -106,19 +106,21 @@ class Graph:
     `inputs` are tensors whose dimension 0 is the batch (`shape` leaves it out). `outputs` pairs the name that clients
     see with the name of the value. `dims` are the named dimensions, in which sizes differ from row to row.
 
-    Where a module's code fixes sizes, there are `rungs` in place of nodes: graphs for fixed sizes, the smallest first.
-    A row is filled up to the first that it fits (`backends.Ladder`).
+    Where a module's code fixes sizes, there are `buckets` in place of nodes: graphs for fixed sizes, the smallest
+    first. A row is filled up to the first that it fits (`backends.Bucketed`).
     """
 
     inputs: tuple[TensorSpec, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[tuple[str, str], ...]
     dims: tuple[Dim, ...] = ()
-    rungs: tuple["Graph", ...] = ()
+    buckets: tuple["Graph", ...] = ()
 
     def weights(self) -> tuple[str, ...]:
         """Return the names of all weights that the graph reads, each once, in order of first use."""
-        read = chain.from_iterable([node.weights() for node in self.nodes] + [rung.weights() for rung in self.rungs])
+        read = chain.from_iterable(
+            [node.weights() for node in self.nodes] + [bucket.weights() for bucket in self.buckets]
+        )
         return tuple(dict.fromkeys(read))
 
     def types(self) -> dict[str, TensorType]:
@@ -128,8 +130,8 @@ class Graph:
 
     def output_specs(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of each output, without the batch dimension."""
-        if self.rungs:
-            return self._of_rungs()
+        if self.buckets:
+            return self._of_buckets()
         types = self.types()
         return tuple(self.spec(name, types[value]) for name, value in self.outputs)
 
@@ -139,18 +141,21 @@ class Graph:
         shape = tuple(size_of(size, self.largest) for size in sizes)
         return TensorSpec(name, kind.dtype, shape, sizes=() if shape == sizes else sizes)
 
-    def _of_rungs(self) -> tuple[TensorSpec, ...]:
-        """Return the outputs with sizes in terms of the named dimensions: what those of all rungs follow from."""
-        known, found = self.rung_sizes(), list[TensorSpec]()
-        for of_output in zip(*(rung.output_specs() for rung in self.rungs), strict=True):
+    def _of_buckets(self) -> tuple[TensorSpec, ...]:
+        """Return the outputs with sizes in terms of the named dimensions: what those of all buckets follow from."""
+        known, found = self.bucket_sizes(), list[TensorSpec]()
+        for of_output in zip(*(bucket.output_specs() for bucket in self.buckets), strict=True):
             sizes = tuple(_in_terms(known, each) for each in zip(*(spec.shape for spec in of_output), strict=True))
             found.append(self.spec(of_output[-1].name, TensorType(of_output[-1].dtype, (None, *sizes))))
         return tuple(found)
 
-    def rung_sizes(self) -> list[dict[str, int]]:
-        """Return the sizes of the named dimensions in each rung."""
+    def bucket_sizes(self) -> list[dict[str, int]]:
+        """Return the sizes of the named dimensions in each bucket."""
         at = self.axes
-        return [{name: rung.inputs[place].shape[axis - 1] for name, (place, axis) in at.items()} for rung in self.rungs]
+        return [
+            {name: bucket.inputs[place].shape[axis - 1] for name, (place, axis) in at.items()}
+            for bucket in self.buckets
+        ]
 
     @property
     def axes(self) -> dict[str, tuple[int, int]]:
@@ -165,8 +170,8 @@ class Graph:
 
     @property
     def whole(self) -> "Graph":
-        """What has nodes: itself, or the largest of its rungs."""
-        return self.rungs[-1] if self.rungs else self
+        """What has nodes: itself, or the largest of its buckets."""
+        return self.buckets[-1] if self.buckets else self
 
     @property
     def largest(self) -> dict[str, int]:
@@ -176,7 +181,7 @@ class Graph:
     def map_arguments(self, change: Callable[[Argument], Argument]) -> "Graph":
         """Return the graph with `change` applied to all arguments of its nodes."""
         nodes = tuple(node.map_arguments(change) for node in self.nodes)
-        return replace(self, nodes=nodes, rungs=tuple(rung.map_arguments(change) for rung in self.rungs))
+        return replace(self, nodes=nodes, buckets=tuple(bucket.map_arguments(change) for bucket in self.buckets))
 
     def aliased(self, names: Mapping[str, str]) -> "Graph":
         """Return the graph without the nodes in `names`; what read one of them reads the value that it is named for."""
@@ -275,12 +280,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaul
     nodes: list[_Node]
     outputs: list[tuple[str, str]]
     dims: tuple[Dim, ...] = ()
-    rungs: list["_File"] = []
+    buckets: list["_File"] = msgspec.field(name="rungs", default_factory=list)  # as they have been called
 
 
 def graph_to_json(graph: Graph) -> bytes:
     """Return the graph as JSON; `graph_from_json` returns an equal graph."""
-    count = sum(len(part.nodes) for part in (graph, *graph.rungs))
+    count = sum(len(part.nodes) for part in (graph, *graph.buckets))
     if count > MOST_NODES:
         raise ExportError(f"the graph has {count} nodes, more than {MOST_NODES}: unroll fewer steps")
     return msgspec.json.format(msgspec.json.encode(_file(graph)), indent=0)
@@ -292,7 +297,7 @@ def _file(graph: Graph) -> _File:
         kwargs = {key: _written(argument) for key, argument in node.kwargs}
         nodes.append(_Node(node.name, node.op, [_written(argument) for argument in node.args], kwargs, node.type))
     inputs = [_Input(spec.name, spec.dtype, spec.sizes or spec.shape) for spec in graph.inputs]
-    return _File(FORMAT, inputs, nodes, list(graph.outputs), graph.dims, [_file(rung) for rung in graph.rungs])
+    return _File(FORMAT, inputs, nodes, list(graph.outputs), graph.dims, [_file(bucket) for bucket in graph.buckets])
 
 
 def _written(argument: Argument) -> Json:
@@ -337,7 +342,7 @@ def graph_from_json(data: bytes, *, known: Known = resolve) -> Graph:
     if file.format != FORMAT:
         raise RepositoryError(f"the graph file has format {file.format}, this version reads {FORMAT}: build it again")
     graph = _read(file, known)
-    return checked_rungs(graph) if graph.rungs else graph
+    return checked_buckets(graph) if graph.buckets else graph
 
 
 def _read(file: _File, known: Known) -> Graph:
@@ -354,25 +359,25 @@ def _read(file: _File, known: Known) -> Graph:
     inputs = tuple(graph.spec(spec.name, TensorType(spec.dtype, (None, *spec.shape))) for spec in file.inputs)
     ends = [{dim.name: dim.least for dim in file.dims}, graph.largest]
     nodes = tuple(_read_node(node, ends, known) for node in file.nodes)
-    rungs = tuple(_read(rung, known) for rung in file.rungs)
-    graph = replace(graph, inputs=inputs, nodes=nodes, rungs=rungs)
-    if not rungs:
+    buckets = tuple(_read(bucket, known) for bucket in file.buckets)
+    graph = replace(graph, inputs=inputs, nodes=nodes, buckets=buckets)
+    if not buckets:
         _check_references(graph)
     return graph
 
 
-def checked_rungs(graph: Graph) -> Graph:
-    """Return a graph with rungs; raises `RepositoryError` for such as are not the same graph for other sizes."""
+def checked_buckets(graph: Graph) -> Graph:
+    """Return a graph with buckets; raises `RepositoryError` for such as are not the same graph for other sizes."""
 
     def tensors(one: Graph) -> object:
         return [(spec.name, spec.dtype) for spec in one.inputs], [name for name, _ in one.outputs]
 
     try:
-        if any(rung.dims or rung.rungs or tensors(rung) != tensors(graph) for rung in graph.rungs):
+        if any(bucket.dims or bucket.buckets or tensors(bucket) != tensors(graph) for bucket in graph.buckets):
             raise ValueError("one has other tensors")
-        sizes = graph.rung_sizes()
-        for rung, each in zip(graph.rungs, sizes, strict=True):
-            if [spec.shape for spec in rung.inputs] != [spec.shape_of(each) for spec in graph.inputs]:
+        sizes = graph.bucket_sizes()
+        for bucket, each in zip(graph.buckets, sizes, strict=True):
+            if [spec.shape for spec in bucket.inputs] != [spec.shape_of(each) for spec in graph.inputs]:
                 raise ValueError(f"one takes something else than rows of {each}")
         if graph.nodes or not graph.dims or sizes[-1] != graph.largest:
             raise ValueError("the last one is not for the largest rows")

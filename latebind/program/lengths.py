@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Rows = tuple["Tensor", ...]
 Sizes = Mapping[str, int]  # of the named dimensions
-MOST_RUNGS = 16  # graphs of a model whose code fixes sizes
+MOST_BUCKETS = 16  # graphs of a model whose code fixes sizes
 SHORTEST, LONGER = 8, 1.25  # the length of the shortest, where there is not one for each, and the ratio of the next
 
 
@@ -114,22 +114,22 @@ def count_sizes(dims: Sequence[Dim]) -> int:
     return prod([(dim.most - dim.least) // dim.step + 1 for dim in dims])
 
 
-def rungs_of(dims: Sequence[Dim]) -> list[dict[str, int]]:
+def buckets_of(dims: Sequence[Dim]) -> list[dict[str, int]]:
     """Return the sizes to have a graph for each where there cannot be one for all, the smallest first.
 
     That is every size where there are few. Else they are a ratio apart: a row is filled up by a quarter of what it is
     at most, which is what a further graph (its time to export and compile, and its copy of the weights) is to save.
     Raises `ConfigError` for several dimensions with many sizes.
     """
-    if count_sizes(dims) <= MOST_RUNGS:
+    if count_sizes(dims) <= MOST_BUCKETS:
         every = product(*(range(dim.least, dim.most + 1, dim.step) for dim in dims))
         found = [dict(zip([dim.name for dim in dims], sizes, strict=True)) for sizes in every]
         return sorted(found, key=lambda sizes: prod(sizes.values()))
     if len(dims) > 1:
         told = " and ".join([f"{dim.name}={dim.written()}" for dim in dims])
-        raise ConfigError(f"{told} have more than {MOST_RUNGS} sizes: declare fewer, by larger steps")
+        raise ConfigError(f"{told} have more than {MOST_BUCKETS} sizes: declare fewer, by larger steps")
     (dim,), least = dims, max(dims[0].least, SHORTEST)
-    ratio = max(LONGER, (dim.most / least) ** (1 / (MOST_RUNGS - 1))) if dim.most > least else LONGER
+    ratio = max(LONGER, (dim.most / least) ** (1 / (MOST_BUCKETS - 1))) if dim.most > least else LONGER
     sizes = [dim.most]
     while sizes[-1] / ratio >= least and (size := dim.near(sizes[-1] / ratio)) < sizes[-1]:
         sizes.append(size)

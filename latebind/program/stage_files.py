@@ -23,7 +23,7 @@ from latebind.program.backends import (
     StageFunction,
     backend_named,
     backend_of,
-    by_rung,
+    by_bucket,
 )
 from latebind.program.graph import Graph, graph_from_json, graph_to_json
 from latebind.program.numeric import Ahead, LookUp, computed, lacking
@@ -100,15 +100,15 @@ def files_of(place: str, graph: Graph, weights: Mapping[str, "Tensor"], *, packs
     from latebind.program.conversion import converted  # noqa: PLC0415  (with torch)
 
     found = dict[str, bytes]()
-    for rung, name in _rungs(place, graph):
-        made = converted(rung, weights, packs=packs and not graph.rungs)
+    for bucket, name in _buckets(place, graph):
+        made = converted(bucket, weights, packs=packs and not graph.buckets)
         if made.first is not None and (lacks := lacking(made.first) or " ".join(made.first.weights())):
             raise NeedsTorch(f"{lacks} follows from whole numbers, and numpy does not compute it")
-        model, names = (None, ()) if made.model is None else _without_weights(made.model, rung, weights)
+        model, names = (None, ()) if made.model is None else _without_weights(made.model, bucket, weights)
         about = _Described(
             FORMAT,
-            _digest(rung),
-            packs and not graph.rungs,
+            _digest(bucket),
+            packs and not graph.buckets,
             made.inputs,
             made.outputs,
             dict(made.copied),
@@ -128,7 +128,7 @@ def files_of(place: str, graph: Graph, weights: Mapping[str, "Tensor"], *, packs
 
 def has_files(directory: ModelDirectory, place: str, graph: Graph) -> bool:
     """Return whether a stage was written as files."""
-    return all(f"{name}.json" in directory.files for _, name in _rungs(place, graph))
+    return all(f"{name}.json" in directory.files for _, name in _buckets(place, graph))
 
 
 def read_stage(
@@ -144,26 +144,26 @@ def read_stage(
     if not graph.whole.nodes:
         return pass_through
     if not needs_file(graph, weights, backend):
-        return by_rung(graph, lambda rung: OverArrays(LookUp(rung, weights)))
+        return by_bucket(graph, lambda bucket: OverArrays(LookUp(bucket, weights)))
     from latebind.program.openvino import OpenVino  # noqa: PLC0415  (which takes long to import)
 
-    chosen, names = backend_named(backend), {id(rung): name for rung, name in _rungs(place, graph)}
+    chosen, names = backend_named(backend), {id(bucket): name for bucket, name in _buckets(place, graph)}
     assert isinstance(chosen, OpenVino)
 
-    def stage(rung: Graph) -> StageFunction:
-        made = _read(directory, names[id(rung)], rung, weights, packs=options.packs and not graph.rungs)
+    def stage(bucket: Graph) -> StageFunction:
+        made = _read(directory, names[id(bucket)], bucket, weights, packs=options.packs and not graph.buckets)
         ahead = None
         if made.first is not None or made.checked:
             compute = None if made.first is None else computed(made.first, {})
             ahead = Ahead(compute, made.checked, made.axes)
         return OverArrays(chosen.stage(made, ahead, options))
 
-    return by_rung(graph, stage)
+    return by_bucket(graph, stage)
 
 
-def _rungs(place: str, graph: Graph) -> list[tuple[Graph, str]]:
+def _buckets(place: str, graph: Graph) -> list[tuple[Graph, str]]:
     """Return each graph that is compiled by itself, and the name of its files."""
-    return [(rung, f"{place}.{at}") for at, rung in enumerate(graph.rungs)] or [(graph, place)]
+    return [(bucket, f"{place}.{at}") for at, bucket in enumerate(graph.buckets)] or [(graph, place)]
 
 
 def _digest(graph: Graph) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from latebind.domain.errors import ConfigError, ExportError
 from latebind.domain.model import LENGTH, NOTHING_KNOWN, About, TensorSpec
 from latebind.program.backends import BACKENDS, compile_graph
-from latebind.program.build import BuildReport, Progress, closing_lines, ignore_progress, rung_lines
+from latebind.program.build import BuildReport, Progress, bucket_lines, closing_lines, ignore_progress
 from latebind.program.choose import Candidate, Settings, none_fits, try_backends, why_chosen
 from latebind.program.export import runner
 from latebind.program.lengths import at_size, own_sizes, tried_sizes
@@ -85,13 +85,15 @@ def build_sequence(
     )
     if backends is None:
         settings = replace(settings, backends=tuple(one for one in settings.backends if BACKENDS[one].quick))
-    tell = progress or ignore_progress
+    on_progress = progress or ignore_progress
     sequence = as_sequence(module)
     if tokens.dim() != 2 or tokens.dtype != torch.int64 or not len(tokens) or tokens.shape[1] < 2:
         wanted = f"{TOKENS}=int64:LONGEST, which is 2 or more"
         raise ConfigError(f"a sequence model reads one input, {wanted}, not {tuple(tokens.shape)}")
     torch.set_num_threads(threads)
-    exported = export_sequence(module.eval(), tokens[:VERIFIED], tell=lambda text, share: tell(text, 0.5 * share))
+    exported = export_sequence(
+        module.eval(), tokens[:VERIFIED], on_progress=lambda text, share: on_progress(text, 0.5 * share)
+    )
     words = find_limits(exported.encoder, exported.weights)[0].limit
     check_sequence(module, exported, tokens[:VERIFIED], words, most=max_batch)
     inputs = (TensorSpec(TOKENS, "int64", (tokens.shape[1],), sequence.padding, words, sizes=(LENGTH,)),)
@@ -112,12 +114,15 @@ def build_sequence(
 
     (full,) = with_batch((tokens[:, :SHORT] if _is_heavy(module, tokens) else tokens,), max_batch)
     candidates, spread = try_backends(
-        settings, tried, lambda made: timed_batch(made, full, TIMED), lambda said, share: tell(said, 0.5 + 0.3 * share)
+        settings,
+        tried,
+        lambda made: timed_batch(made, full, TIMED),
+        lambda said, share: on_progress(said, 0.5 + 0.3 * share),
     )
     chosen, error = candidates[0].made, candidates[0].error
     if chosen is None or candidates[0].refused:
         raise none_fits(settings, ((each.backend, each.refused) for each in candidates))
-    tell("measuring answers", 0.8)
+    on_progress("measuring answers", 0.8)
     output_steps = (sequence.longest_output,)
     if measured_lengths:
         measured = counted(answer_all(chosen, tokens.numpy()), sequence.padding)
@@ -132,11 +137,11 @@ def build_sequence(
         output_steps=output_steps,
     )
     written = write_sequence(directory, replace(model, backend=chosen.backend), exported, profile, files or {})
-    tell("done", 1.0)
+    on_progress("done", 1.0)
     most, answers = max_batch, f"{output_steps[0]} to {output_steps[-1]} tokens, {np.mean(output_steps):.1f} on average"
     reads = ", ".join(f"{reading.at(1, length) * 1e3:.2f} ms for {length}" for length in reading.lengths)
     lines = [
-        *rung_lines(exported.encoder, exported.fixed),
+        *bucket_lines(exported.encoder, exported.fixed),
         *(candidate.line(f"for a batch of {most}, its first tokens") for candidate in candidates),
         ("chosen", why_chosen(candidates[0], candidates)),
         ("reading", f"{reads} tokens, alone"),

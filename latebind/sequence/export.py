@@ -125,15 +125,15 @@ def as_sequence(module: nn.Module) -> SequenceModule:
 
 
 def export_sequence(
-    module: nn.Module, tokens: Tensor, *, tell: Callable[[str, float], None] = lambda text, share: None
+    module: nn.Module, tokens: Tensor, *, on_progress: Callable[[str, float], None] = lambda text, share: None
 ) -> SequenceGraphs:
     """Export a sequence model for example rows `tokens` `(N, longest input)`. Raises `ExportError`."""
     sequence, longest = as_sequence(module), tokens.shape[1]
     rows = {TOKENS: tokens, LENGTH: torch.ones(len(tokens), dtype=torch.int64)}  # which any row has
-    tell("exporting the encoder", 0.0)
+    on_progress("exporting the encoder", 0.0)
     dims, sizes = (Dim(LENGTH, 1, longest),), {TOKENS: (LENGTH,)}
     encoder, fixed = export_any_size(EncodeModule(module), rows, dims=dims, sizes=sizes)
-    tell("exporting the step", 0.5)
+    on_progress("exporting the step", 0.5)
     parts = _parts(sequence, encoder.graph)
     grown = {part.name: part.sizes for part in parts if part.sizes}
     named = {size for sizes in grown.values() for size in sizes}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from latebind.domain.errors import RepositoryError
 from latebind.program.backends import compile_graph
-from latebind.program.graph import Graph, checked_rungs, graph_to_json, read_graph_file
+from latebind.program.graph import Graph, checked_buckets, graph_to_json, read_graph_file
 from latebind.program.load import has_copies
 from latebind.program.metadata import Profile, StoredModel, read_model, read_profile
 from latebind.program.pieces import Piece
@@ -23,7 +23,7 @@ from latebind.sequence.state import Part, SpecialTokens
 
 FORMAT = 1
 STEP_FILE, ENCODER_FILE = "step.json", "encode.json"  # of graphs
-RUNG_FILE = "encode-{}.json"  # of one of several encoders, as they were stored once, by its longest input
+BUCKET_FILE = "encode-{}.json"  # of one of several encoders, as they were stored once, by its longest input
 SPARE_FOR_DECODERS = 512 << 20  # bytes that the further copies of a sequence model may take
 
 
@@ -74,7 +74,7 @@ def load_sequence(
         return (len(sizes) + 1) * sum([graphs.weights[name].nbytes for name in graph.weights()])
 
     step = compiled_bytes(graphs.step, () if graphs.step.dims else sizes)
-    whole = step + sum([compiled_bytes(rung, ()) for rung in graphs.encoder.rungs or (graphs.encoder,)])
+    whole = step + sum([compiled_bytes(bucket, ()) for bucket in graphs.encoder.buckets or (graphs.encoder,)])
     step_copies, all_copies = (has_copies(size, twins, spare=SPARE_FOR_DECODERS) for size in (step, whole))
     use = partial(compile_graph, weights=graphs.weights, backend=chosen, threads=threads, streams=streams)
     stages = use(graphs.encoder, copies=all_copies), use(graphs.step, sizes=sizes, copies=step_copies)
@@ -130,10 +130,10 @@ def _graphs(
 
 
 def _read_encoder(directory: ModelDirectory, model: StoredModel, lengths: Sequence[int]) -> Graph:
-    """Return the encoder: one graph, or those of some `lengths` as rungs of one."""
+    """Return the encoder: one graph, or those of some `lengths` as buckets of one."""
     if not lengths:
         return read_graph_file(directory, ENCODER_FILE)
-    rungs = tuple(read_graph_file(directory, RUNG_FILE.format(length)) for length in lengths)
-    tokens, *others = rungs[-1].inputs
+    buckets = tuple(read_graph_file(directory, BUCKET_FILE.format(length)) for length in lengths)
+    tokens, *others = buckets[-1].inputs
     inputs = (replace(tokens, sizes=model.inputs[0].sizes), *others)
-    return checked_rungs(Graph(inputs, (), rungs[-1].outputs, model.dims, rungs))
+    return checked_buckets(Graph(inputs, (), buckets[-1].outputs, model.dims, buckets))

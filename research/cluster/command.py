@@ -55,8 +55,8 @@ def cluster(
         services = services_of(trace, SERVICES)
         question = asked(services, scene)
 
-        def placement(tell: Progress) -> Found:
-            with playing(question, tell, processes) as runs:
+        def placement(on_progress: Progress) -> Found:
+            with playing(question, on_progress, processes) as runs:
                 found = contest(question, runs, tuple(sorted(memory or SHARES)), machines)
             tables = {"ours and the best of the others": gain_rows(found), "everybody, in time": side_rows(found)}
             return Found(tables, lambda: [contest_figure(found)])
@@ -85,9 +85,9 @@ def ray(
     with reporting(), tempfile.TemporaryDirectory() as scratch:
         folder, options = Path(scratch), list(serve or ())
 
-        def ledger(tell: Progress) -> Found:
+        def ledger(on_progress: Progress) -> Found:
             killing = application.Killing(requests, rate, replicas, times)
-            return application.ledger(folder / "ledger", killing, tell, seed=seed, options=options)
+            return application.ledger(folder / "ledger", killing, on_progress, seed=seed, options=options)
 
         evaluate({"ledger": ledger}, output)
 

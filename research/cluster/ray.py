@@ -162,7 +162,7 @@ class Killing:
     times: int
 
 
-def ledger(folder: Path, plan: Killing, tell: Progress, *, seed: int, options: list[str]) -> Found:
+def ledger(folder: Path, plan: Killing, on_progress: Progress, *, seed: int, options: list[str]) -> Found:
     """Serve the models of the ledger on Ray, ask in an open loop, and kill the busiest replica so many times."""
     mix, serve = Mix(seed=seed), ["--on", "ray", "--replicas", str(plan.replicas), *options]
     with networks.serving(folder, tuple(mix.models), serve) as target:
@@ -170,7 +170,9 @@ def ledger(folder: Path, plan: Killing, tell: Progress, *, seed: int, options: l
 
         async def ask() -> Played:
             arrivals = poisson(plan.rate, Random(mix.seed))
-            played = await play(target, Questions(mix), arrivals, plan.requests, inject=[killer], tell=tell)
+            played = await play(
+                target, Questions(mix), arrivals, plan.requests, inject=[killer], on_progress=on_progress
+            )
             await killer.recovered()
             return played
 

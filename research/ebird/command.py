@@ -106,12 +106,12 @@ def elastic_live(
     with reporting():
         cores = numbers("--engine-cores", engine_cores)
 
-        def loads(tell: Progress) -> Found:
+        def loads(on_progress: Progress) -> Found:
             sides = {SERIAL: Side(SERIAL, graph(1)), **chosen(contenders(len(cores)), tuple(turns.side or ()))}
             ours = [name for name, side in sides.items() if {Kind.ELASTIC, Kind.LATE} & set(side.kinds)] or [SERIAL]
             report = Report(sides, ours, (Kind.NO_WAIT, Kind.OPTIMAL_WAIT), conditions.seed)
             plan = turns.plan(LOADS, DEADLINE, Kind.BASELINE)
-            turns.hold(subject, sides, partial(report.measure, plan), conditions, tell, cores=cores)
+            turns.hold(subject, sides, partial(report.measure, plan), conditions, on_progress, cores=cores)
             return report.found()
 
         evaluate({"loads": loads}, output)

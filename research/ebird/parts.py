@@ -49,7 +49,7 @@ class Plan:
     processes: int = 0
 
     def highest(
-        self, networks: Sequence[str], sides: Sequence[Side], tell: Progress, load: Stable | Burst | None = None
+        self, networks: Sequence[str], sides: Sequence[Side], on_progress: Progress, load: Stable | Burst | None = None
     ) -> ByNetwork:
         """Find the highest load within the target of each side, a stable one unless said otherwise."""
         some = [
@@ -59,20 +59,20 @@ class Plan:
             for seed in range(self.seeds)
         ]
         loads = in_parallel(
-            highest, some, name="highest load of {0.network}".format, progress=tell, processes=self.processes
+            highest, some, name="highest load of {0.network}".format, progress=on_progress, processes=self.processes
         )
         by_seed = np.reshape(loads, (len(networks), len(sides), self.seeds))
         return {
             network: dict(zip(sides, values, strict=True)) for network, values in zip(networks, by_seed, strict=True)
         }
 
-    def bursts(self, tell: Progress) -> dict[str, dict[Side, list[Figures]]]:
+    def bursts(self, on_progress: Progress) -> dict[str, dict[Side, list[Figures]]]:
         """Return the latencies of bursts, by network and side for each seed.
 
         The low load is the share `low` of the high one, which is the highest that optimal wait carries.
         """
         burst, sides = Burst(self.low), [side for side in EVALUATED if Kind.STATIC not in side.kinds]
-        carried = self.highest(self.networks, OPTIMAL, tell, burst)
+        carried = self.highest(self.networks, OPTIMAL, on_progress, burst)
         high = {network: max(float(loads.mean()) for loads in of.values()) for network, of in carried.items()}
         tasks = [
             Task(network, side, burst.at(high[network])[0], self.chip, seed)
@@ -83,15 +83,15 @@ class Plan:
         named = "latency of {0.network}".format
         found: dict[str, dict[Side, list[Figures]]] = {network: {side: [] for side in sides} for network in high}
         for task, one in zip(
-            tasks, in_parallel(run, tasks, name=named, progress=tell, processes=self.processes), strict=True
+            tasks, in_parallel(run, tasks, name=named, progress=on_progress, processes=self.processes), strict=True
         ):
             found[task.network][task.side].append(one)
         return found
 
 
-def throughput(plan: Plan, tell: Progress) -> Found:
+def throughput(plan: Plan, on_progress: Progress) -> Found:
     """Find the throughput of all sides within the target (figure 9), and how much more elastic batches carry."""
-    found = plan.highest(plan.networks, EVALUATED, tell)
+    found = plan.highest(plan.networks, EVALUATED, on_progress)
     kinds = (*BASELINES, Kind.STATIC, *OURS)
     rows: Rows = [
         {"network": network, **{str(kind): _told(*best(sides, kind, max), "{:.0f}") for kind in kinds}}
@@ -111,9 +111,9 @@ def throughput(plan: Plan, tell: Progress) -> Found:
     return Found(tables, lambda: [plots.across("Throughput with 99 % within 200 ms", rows, by="network", names=names)])
 
 
-def bursts(plan: Plan, tell: Progress) -> Found:
+def bursts(plan: Plan, on_progress: Progress) -> Found:
     """Run a low and then a high load (figure 8), and compare also with the window that the paper names."""
-    runs = plan.bursts(tell)
+    runs = plan.bursts(on_progress)
     rows, less_rows = Rows(), Rows()
     for phase, part in PHASES.items():
         for network, every in runs.items():
@@ -132,15 +132,15 @@ def bursts(plan: Plan, tell: Progress) -> Found:
     return Found(tables)
 
 
-def gaps(plan: Plan, tell: Progress) -> Found:
+def gaps(plan: Plan, on_progress: Progress) -> Found:
     """Find how much more is carried than by optimal wait, by the server's time between two batches.
 
     Sides with a pool need none.
     """
-    pooled = plan.highest(plan.networks, (POOL_ZERO, ELASTIC), tell)
+    pooled = plan.highest(plan.networks, (POOL_ZERO, ELASTIC), on_progress)
     rows: Rows = []
     for gap in LAUNCHES:
-        waiting = replace(plan, chip=replace(plan.chip, launch=gap)).highest(plan.networks, OPTIMAL, tell)
+        waiting = replace(plan, chip=replace(plan.chip, launch=gap)).highest(plan.networks, OPTIMAL, on_progress)
         found = {network: {**waiting[network], **pooled[network]} for network in plan.networks}
         row: Row = {"between batches": f"{gap * 1e3:g} ms"}
         row |= {network: f"{_gain(sides, Kind.ELASTIC, Kind.OPTIMAL):+.1%}" for network, sides in found.items()}

@@ -27,11 +27,11 @@ def faults(
     """
     with reporting():
 
-        def under_load(tell: Progress) -> Found:
-            rows = mixed.rows(fault or list(mixed.Fault), times, tell, pause=pause, patience=patience)
+        def under_load(on_progress: Progress) -> Found:
+            rows = mixed.rows(fault or list(mixed.Fault), times, on_progress, pause=pause, patience=patience)
             return Found({f"faults under a mixed load on four models, calls of {mixed.TIMEOUT:g} s": rows})
 
-        def terminate(tell: Progress) -> Found:
-            return Found({f"SIGTERM with {mixed.IN_FLIGHT} requests in flight": [mixed.terminate(times, tell)]})
+        def terminate(on_progress: Progress) -> Found:
+            return Found({f"SIGTERM with {mixed.IN_FLIGHT} requests in flight": [mixed.terminate(times, on_progress)]})
 
         evaluate({"mixed": under_load, "terminate": terminate}, output)

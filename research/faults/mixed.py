@@ -122,17 +122,17 @@ def row(report: Report) -> Row:
     }
 
 
-def rows(faults: Sequence[Fault], times: int, tell: Progress, *, pause: float, patience: float) -> Rows:
+def rows(faults: Sequence[Fault], times: int, on_progress: Progress, *, pause: float, patience: float) -> Rows:
     """Cause each fault so many times, `pause` seconds after the one before was over."""
     with tempfile.TemporaryDirectory() as folder:
-        tell("four models are built", 0.0)
+        on_progress("four models are built", 0.0)
         models: dict[str, nn.Module] = {"twice": Scale(2.0), "thrice": Scale(3.0), "slow": Slow(64), "pick": Pick()}
         modules = build_models(Path(folder) / "models", models)
         found = []
         for number, fault in enumerate(faults):
 
             def told(done: int, number: int = number, fault: Fault = fault) -> None:
-                tell(f"{fault}: {done} of {times}", (number + done / times) / len(faults))
+                on_progress(f"{fault}: {done} of {times}", (number + done / times) / len(faults))
 
             found.append(_cause(fault, times, Path(folder), modules, pause, patience, told))
         return [row(report) for report in found]
@@ -329,13 +329,13 @@ def _counted(counts: dict[int, int]) -> str:
 # A server that is told to end -----------------------------------------------------------------------------------------
 
 
-def terminate(times: int, tell: Progress, *, in_flight: int = IN_FLIGHT) -> Row:
+def terminate(times: int, on_progress: Progress, *, in_flight: int = IN_FLIGHT) -> Row:
     """Start a server, send so many requests for a slow model, and tell it to end while they run; so many times."""
     statuses, codes, seconds, processes = Counter[int](), Counter[int](), list[float](), 0
     with tempfile.TemporaryDirectory() as folder:
         (module,) = build_models(Path(folder), {"slow": Slow(128)}, max_batch=1).values()
         for number in range(times):
-            tell(f"{number} of {times}", number / times)
+            on_progress(f"{number} of {times}", number / times)
             with launched(Path(folder), "--deadline-ms", "30000") as server:
                 children = [one.pid for one in tree(server.process.pid)[1:]]
                 some, begun = asyncio.run(_ask_and_end(server, module, in_flight))

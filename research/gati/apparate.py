@@ -102,20 +102,20 @@ def seconds_saved(costs: Costs) -> Floats:
     return found
 
 
-def in_order(base: CachedModel, samples: Samples, plan: Plan, *, tell: Progress) -> TableRows:
+def in_order(base: CachedModel, samples: Samples, plan: Plan, *, on_progress: Progress) -> TableRows:
     """Send rows in their order through a model whose lookups are tuned as they come, and through the model alone.
 
     Both sides take turns, block by block. Columns beside those of a contest: the least share of right answers in 500
     requests that follow each other, and what the cores compute for one.
     """
     assert isinstance(samples.inputs, tuple)
-    tell("what every exit says", 0.9)
+    on_progress("what every exit says", 0.9)
     route, whole = base.cached(), base.whole()
     said, costs = answers_of(route, samples), costs_of(route, samples)
     seen: Seen = said.against(said.ends)
     errors, saved = unsure(seen.scores), seconds_saved(costs)
     met = follow(errors, seen.right, saved, plan.promise.fidelity)
-    tell("running in order", 0.95)
+    on_progress("running in order", 0.95)
     routes = [_with(route, thresholds) for thresholds in met]
     alone, tuned = _race(whole, routes, samples, plan.seed)
     labels = None if samples.labels is None else samples.labels.numpy()

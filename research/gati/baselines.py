@@ -67,7 +67,7 @@ def compare(
     plan: Plan,
     *,
     fit: Samples | None = None,
-    tell: Progress,
+    on_progress: Progress,
 ) -> Standings:
     """Measure the base model and every method on the same rows. `ranges` are rows for eight bits alone.
 
@@ -77,20 +77,20 @@ def compare(
     if smaller is not None and smaller.program.spec.inputs != base.program.spec.inputs:
         raise ConfigError(f"{smaller.name} takes other inputs than {base.name}: name a model of the same")
     methods = _methods(base, smaller, ranges.typical())
-    tell("what the base model says", 0.0)
+    on_progress("what the base model says", 0.0)
     says = answers_of(base.whole(), samples).ends
     contenders = [Contender(f"{base.name} alone", base.whole(), base.bytes, no_exits)]
     if fit is not None:
-        methods += _fewer(base, fit, seed=plan.seed, tell=lambda text, share: tell(text, 0.3 * share))
+        methods += _fewer(base, fit, seed=plan.seed, on_progress=lambda text, share: on_progress(text, 0.3 * share))
     for number, (name, route, size) in enumerate(methods):
-        tell(f"what {name} says", 0.3 + 0.1 * number / len(methods))
+        on_progress(f"what {name} says", 0.3 + 0.1 * number / len(methods))
         contenders.append(contender(name, route, size, samples, says, plan.promise))
     if fit is not None and fit.labels is not None and word_stages(base):
-        taught = ramps(base, fit, seed=plan.seed, tell=lambda text, share: tell(text, 0.4 + 0.2 * share))
+        taught = ramps(base, fit, seed=plan.seed, on_progress=lambda text, share: on_progress(text, 0.4 + 0.2 * share))
         for name, route in (("DeeBERT", by_entropy(base, taught)), ("PABEE", by_patience(base, taught))):
             seen, costs = answers_of(route, samples).against(says), costs_of(route, samples)
             contenders.append(Contender(name, route, base.bytes, in_common(seen, costs, plan.promise)))
-    return standings(contenders, samples, plan, tell=lambda text, share: tell(text, 0.6 + 0.4 * share))
+    return standings(contenders, samples, plan, on_progress=lambda text, share: on_progress(text, 0.6 + 0.4 * share))
 
 
 def contender(name: str, route: Route, size: int, samples: Samples, says: Classes, promise: Promise) -> Contender:
@@ -147,9 +147,9 @@ def _methods(base: CachedModel, smaller: CachedModel | None, rows: tuple[Tensor,
     return found
 
 
-def _fewer(base: CachedModel, fit: Samples, *, seed: int, tell: Progress) -> list[Method]:
+def _fewer(base: CachedModel, fit: Samples, *, seed: int, on_progress: Progress) -> list[Method]:
     """Return a distilled network of fewer blocks alone and before the base model; nothing where none are found."""
-    found = distil(base, fit, seed=seed, tell=tell)
+    found = distil(base, fit, seed=seed, on_progress=on_progress)
     if found is None:
         return []
     name, run, size = found
@@ -265,16 +265,16 @@ Cache = Nearest | Clusters | Hashed
 
 
 def traditional(
-    base: CachedModel, stage: int, stored: Samples, samples: Samples, plan: Plan, *, tell: Progress
+    base: CachedModel, stage: int, stored: Samples, samples: Samples, plan: Plan, *, on_progress: Progress
 ) -> TableRows:
     """Return what each cache behind `stage` is worth; those that keep rows keep `stored`."""
-    tell("keeping activations", 0.0)
+    on_progress("keeping activations", 0.0)
     behind = torch.empty(len(stored), *base.program.activations[stage])
     answers = record_activations(base.program, stored, torch.arange(len(stored)), {stage: behind})
     kept = Kept(behind.flatten(1), answers.argmax(dim=1), answers.shape[1])
     caches: dict[str, Cache] = {f"k-NN, k = {k}": Nearest(kept, k) for k in NEIGHBORS}
     for number, k in enumerate(CLUSTERS):
-        tell(f"finding {k} clusters", 0.1 + 0.1 * number)
+        on_progress(f"finding {k} clusters", 0.1 + 0.1 * number)
         caches[f"k-means, k = {k}"] = Clusters(kept, k, plan.seed)
     caches |= {f"LSH, {TABLES} tables of {BITS} bits, k = {k}": Hashed(kept, k, plan.seed) for k in NEIGHBORS}
     exits = [Exit(name, cache, cache.bytes) for name, cache in caches.items()]
@@ -283,7 +283,7 @@ def traditional(
     ]
     rows = []
     for number, exit_ in enumerate(exits):
-        tell(f"asking {exit_.name}", 0.3 + 0.7 * number / len(exits))
+        on_progress(f"asking {exit_.name}", 0.3 + 0.7 * number / len(exits))
         route = single(base, stage, exit_)
         rows.append(figures(exit_, answers_of(route, samples), costs_of(route, samples), samples, plan))
     return rows

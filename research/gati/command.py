@@ -96,24 +96,32 @@ def caches(
             some = checked(samples_for(base.directory, fit, fit_option, seed=seed)[0], spec)
             return networks.Lessons(some, tuple(kind or networks.KINDS), lessons, folder=explored)
 
-        def beside(tell: Progress) -> Found:
+        def beside(on_progress: Progress) -> Found:
             learned = None if fit is None else taught().fit
             found = baselines.compare(
-                base, other, ranges, samples, plan, fit=learned, tell=lambda text, share: tell(text, 0.9 * share)
+                base,
+                other,
+                ranges,
+                samples,
+                plan,
+                fit=learned,
+                on_progress=lambda text, share: on_progress(text, 0.9 * share),
             )
             tables = {"learned caches and their baselines": found.rows()}
-            tables[f"{apparate.NAME}, in order of arrival"] = apparate.in_order(base, samples, plan, tell=tell)
+            tables[f"{apparate.NAME}, in order of arrival"] = apparate.in_order(
+                base, samples, plan, on_progress=on_progress
+            )
             return Found(tables, lambda: _plots(found))
 
-        def traditional(tell: Progress) -> Found:
+        def traditional(on_progress: Progress) -> Found:
             kept, generator = taught().fit, torch.Generator().manual_seed(seed)
             some = kept.take(torch.randperm(len(kept), generator=generator)[:stored])
-            found = baselines.traditional(base, stages[-1], some, samples, plan, tell=tell)
+            found = baselines.traditional(base, stages[-1], some, samples, plan, on_progress=on_progress)
             return Found({f"caches behind stage {stages[-1]}": found})
 
-        def composition(tell: Progress) -> Found:
-            explored = networks.explore(base, stages, taught(), samples, seed, tell=tell)
-            under = networks.under_limits(base, explored, samples, plan, budgets=budgets, tell=tell)
+        def composition(on_progress: Progress) -> Found:
+            explored = networks.explore(base, stages, taught(), samples, seed, on_progress=on_progress)
+            under = networks.under_limits(base, explored, samples, plan, budgets=budgets, on_progress=on_progress)
             tables = {"rules under limits of memory": under.rows()}
             names = [f"{budget / 1e6:g} MB, ms" for budget in budgets]
             title = "Rules of composition by memory, mean ms"
@@ -154,9 +162,9 @@ def engine(
     with reporting():
         asked, folds, setting = subject.load(), tuning.wanted(), conditions.setting()
 
-        def exits(tell: Progress) -> Found:
+        def exits(on_progress: Progress) -> Found:
             batches = batch or alone.BATCHES
-            found = alone.run(asked, setting=setting, folds=folds, batches=batches, progress=tell)
+            found = alone.run(asked, setting=setting, folds=folds, batches=batches, progress=on_progress)
             return Found({"latency of rows in the engine, closed loop": found.rows()})
 
         evaluate({"exits": exits}, output)
@@ -181,8 +189,8 @@ def calibration(
     with reporting():
         promise, asked = Promise(fidelity, confidence, answers=answers or None), subject.load()
 
-        def halves(tell: Progress) -> Found:
-            del tell
+        def halves(on_progress: Progress) -> Found:
+            del on_progress
             rows, broken = streams.calibrations(asked, promise=promise, splits=splits, backend=backend, seed=seed)
             return Found({f"calibrations on halves; under the target {broken} of {splits}": rows})
 
@@ -237,17 +245,17 @@ def load(
             of = f"{asked_for}, {', '.join(sides)}, {length}"
             return None if keep is None else loaded.Shelf(keep / part, of)
 
-        def virtual(tell: Progress) -> Found:
+        def virtual(on_progress: Progress) -> Found:
             sides = tuple(chosen(loaded.POLICIES, side or (), always=(loaded.OURS,)))
             half = partial(loaded.simulated, trial, cells, sides, requests=requests)
             return _by_load(
-                trial, loaded.halves(numbers, half, shelf("simulated", sides, f"{requests} requests"), tell)
+                trial, loaded.halves(numbers, half, shelf("simulated", sides, f"{requests} requests"), on_progress)
             )
 
-        def engines(tell: Progress) -> Found:
+        def engines(on_progress: Progress) -> Found:
             sides = chosen(load_live.sides(floor, below), side or (), always=(SERIAL, loaded.FIXED, loaded.OURS))
             half = partial(load_live.live, trial, cells, sides, seconds=seconds, setting=setting)
-            return _by_load(trial, loaded.halves(numbers, half, shelf("live", sides, f"{seconds:g} s"), tell))
+            return _by_load(trial, loaded.halves(numbers, half, shelf("live", sides, f"{seconds:g} s"), on_progress))
 
         parts: dict[str, Part] = {"simulated": virtual, "live": engines}
         evaluate(parts if output.part else {"simulated": virtual}, output, {"alone": f"{1e3 * trial.alone:.2f} ms"})
@@ -288,8 +296,10 @@ def locality(
         services = [streams.Service(*one) for one in product(sample or [0.2], retrain_s or [900.0])]
         asked, setting = subject.load(), conditions.setting()
 
-        def stream(tell: Progress) -> Found:
-            found = streams.follow(asked, traffic, setting=setting, fidelity=fidelity, services=services, progress=tell)
+        def stream(on_progress: Progress) -> Found:
+            found = streams.follow(
+                asked, traffic, setting=setting, fidelity=fidelity, services=services, progress=on_progress
+            )
             rows = [found.row(side) for side in found.calls]
             tables = {"the same stream for all sides": rows, "what services say": found.told_rows()}
             return Found(tables, found.plots, {"begun": found.begun, "told": found.told})
@@ -322,8 +332,8 @@ def drift(
     with reporting():
         asked = subject.load()
 
-        def changes(tell: Progress) -> Found:
-            found = watch.run(asked, trials=trials, fidelity=fidelity, by=brighter, seed=seed, progress=tell)
+        def changes(on_progress: Progress) -> Found:
+            found = watch.run(asked, trials=trials, fidelity=fidelity, by=brighter, seed=seed, progress=on_progress)
             return Found({"trials of each change": watch.summary(found, fidelity)}, raw=found)
 
         evaluate({"changes": changes}, output)
@@ -407,7 +417,7 @@ def queries_live(
         sides = chosen(simulated.sides(live.UNSHED), tuple(side or ()), always=(live.BASE, live.OURS))
         plan = live.Plan(requests, tuple([one / 1e3 for one in deadline_ms or ()]), rate, setting.seed)
 
-        def replanning(tell: Progress) -> Found:
-            return asyncio.run(live.replanning(served, sides, rows, plan, setting, tell))
+        def replanning(on_progress: Progress) -> Found:
+            return asyncio.run(live.replanning(served, sides, rows, plan, setting, on_progress))
 
         evaluate({"replanning": replanning}, output, {"of": served.name})

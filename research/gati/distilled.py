@@ -100,7 +100,9 @@ def fewer_blocks(graph: Graph, weights: Weights) -> tuple[Graph, str] | None:
     return without(cut, stretches), f"{ceil(len(blocks.ends) / 2)} of {len(blocks.ends)} blocks"
 
 
-def distil(base: CachedModel, fit: Samples, *, seed: int, tell: Progress) -> tuple[str, StageFunction, int] | None:
+def distil(
+    base: CachedModel, fit: Samples, *, seed: int, on_progress: Progress
+) -> tuple[str, StageFunction, int] | None:
     """Return a network of half of the blocks that has learned the answers of `base`: its name, itself, its bytes.
 
     None where no blocks are found.
@@ -111,12 +113,14 @@ def distil(base: CachedModel, fit: Samples, *, seed: int, tell: Progress) -> tup
         return None
     graph, name = found
     taught = {one: weights[one].clone() for one in graph.weights()}
-    learn(graph, taught, base.uncut, fit, seed=seed, tell=tell)
+    learn(graph, taught, base.uncut, fit, seed=seed, on_progress=on_progress)
     stage = compile_graph(graph, taught, backend=base.program.backend, threads=1)
     return f"{name}, distilled", stage, sum(tensor.nbytes for tensor in taught.values())
 
 
-def learn(graph: Graph, weights: Weights, teacher: StageFunction, fit: Samples, *, seed: int, tell: Progress) -> None:
+def learn(
+    graph: Graph, weights: Weights, teacher: StageFunction, fit: Samples, *, seed: int, on_progress: Progress
+) -> None:
     """Teach the weights of a graph, in place, to answer rows to `fit` as the `teacher` does."""
     answers, alike = torch.empty(0), list[Tensor]()
     for places, batch in batches(fit):
@@ -148,4 +152,4 @@ def learn(graph: Graph, weights: Weights, teacher: StageFunction, fit: Samples, 
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             slower.step()
-            tell("teaching a network of fewer blocks", (number + place / len(drawn)) / passes)
+            on_progress("teaching a network of fewer blocks", (number + place / len(drawn)) / passes)

@@ -80,7 +80,7 @@ class Explored:
 
 
 def explore(
-    base: CachedModel, stages: Sequence[int], lessons: Lessons, samples: Samples, seed: int, *, tell: Progress
+    base: CachedModel, stages: Sequence[int], lessons: Lessons, samples: Samples, seed: int, *, on_progress: Progress
 ) -> Explored:
     """Make a lookup of every kind behind each stage (ascending), and ask all of them for all rows."""
     with TemporaryDirectory(prefix="latebind-") as passing:
@@ -92,7 +92,7 @@ def explore(
             kept=ExplorationFolder.open(lessons.folder or Path(passing), origin),
             seed=seed,
             presentations=lessons.presentations,
-            progress=tell,
+            progress=on_progress,
             distillation=DISTILLATION,
         )
         kinds = [kind for kind in lessons.kinds if kind != BYTES]
@@ -100,7 +100,7 @@ def explore(
         trained = list(found.trained)
         if BYTES in lessons.kinds:
             trained = in_order([*trained, *explorer.eight_bit_lookup(base.directory, lessons.fit, found)[0]])
-    tell("asking all lookups", 0.9)
+    on_progress("asking all lookups", 0.9)
     pieces: list[Stage | Exit] = []
     for number, stage in enumerate(base.program.stages):  # several at a boundary stand one behind another
         behind = [one for one in trained if one.stage == number]
@@ -171,7 +171,13 @@ class UnderLimits:
 
 
 def under_limits(
-    base: CachedModel, explored: Explored, samples: Samples, plan: Plan, *, budgets: Sequence[int], tell: Progress
+    base: CachedModel,
+    explored: Explored,
+    samples: Samples,
+    plan: Plan,
+    *,
+    budgets: Sequence[int],
+    on_progress: Progress,
 ) -> UnderLimits:
     """Run what the search and each rule choose under each limit (bytes)."""
     seen = explored.answers.against(explored.answers.ends)
@@ -183,7 +189,7 @@ def under_limits(
         methods = methods_of(composition, seen)
         for rule, thresholds in methods.items():
             contenders.append(Contender(named(rule, budget), explored.route, base.bytes, thresholds))
-    return UnderLimits(tuple(budgets), tuple(methods), standings(contenders, samples, plan, tell=tell))
+    return UnderLimits(tuple(budgets), tuple(methods), standings(contenders, samples, plan, on_progress=on_progress))
 
 
 def named(rule: str, budget: int) -> str:

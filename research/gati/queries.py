@@ -416,7 +416,7 @@ class Plan:
     block: int = field(default=100, init=False)  # requests that are resampled together: they are independent
 
 
-def simulated(plan: Plan, tell: Progress) -> Found:
+def simulated(plan: Plan, on_progress: Progress) -> Found:
     """Play every side at every deadline and load, the same requests each time; under load, who is late is dropped."""
     cells = [(load, deadline) for load in plan.loads for deadline in plan.deadlines]
     has_floor = plan.floor < 1.0
@@ -431,7 +431,7 @@ def simulated(plan: Plan, tell: Progress) -> Found:
         for side in chosen(load).values()
     ]
     named = "{0.deadline:g} s".format
-    results = iter(in_parallel(run, tasks, name=named, progress=tell, processes=plan.processes))
+    results = iter(in_parallel(run, tasks, name=named, progress=on_progress, processes=plan.processes))
     found: dict[str, dict[str, Played]] = {}
     for load, deadline in cells:
         how = f"at load {load:g}" if load else "one after another"

@@ -109,19 +109,19 @@ async def begun(stack: AsyncExitStack, served: Served, side: Side, rows: Rows, s
 
 
 async def replanning(
-    served: Served, sides: Mapping[str, Side], rows: Rows, plan: Plan, setting: Setting, tell: Progress
+    served: Served, sides: Mapping[str, Side], rows: Rows, plan: Plan, setting: Setting, on_progress: Progress
 ) -> Found:
     """Ask all sides in turn and in blocks; each time it is drawn who is first."""
     found: dict[str, dict[str, Played]] = {}
     async with AsyncExitStack() as stack:
-        tell("starting engines", 0.0)
+        on_progress("starting engines", 0.0)
         asked = {name: await begun(stack, served, side, rows, setting) for name, side in sides.items()}
-        tell("finding out where saved time can matter", 0.0)
+        on_progress("finding out where saved time can matter", 0.0)
         deadlines = plan.deadlines or await useful(asked[BASE], asked[OURS], served, rows)
         for number, deadline in enumerate(deadlines):
             random, calls = Random(f"{plan.seed} {deadline}"), {name: list[Call]() for name in asked}
             for start in range(0, plan.requests, BLOCK):
-                tell(f"{deadline * 1e3:.2f} ms", (number + start / plan.requests) / len(deadlines))
+                on_progress(f"{deadline * 1e3:.2f} ms", (number + start / plan.requests) / len(deadlines))
                 block = [row % rows.count for row in range(start, min(start + BLOCK, plan.requests))]
                 times = _times(len(block), plan.rate, random)
                 for name in random.sample(list(asked), len(asked)):

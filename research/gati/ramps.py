@@ -112,7 +112,7 @@ def word_stages(base: CachedModel) -> dict[int, int]:
     return {stage: width for stage, width in found.items() if width == min(found.values())}
 
 
-def ramps(base: CachedModel, fit: Samples, *, seed: int, tell: Progress) -> dict[int, Ramp]:
+def ramps(base: CachedModel, fit: Samples, *, seed: int, on_progress: Progress) -> dict[int, Ramp]:
     """Return a classifier behind each stage that yields words, taught the labels of `fit`, by stage."""
     assert fit.labels is not None
     stages, classes = word_stages(base), base.program.spec.outputs[0].shape[0]
@@ -124,10 +124,10 @@ def ramps(base: CachedModel, fit: Samples, *, seed: int, tell: Progress) -> dict
             passed = run(*passed)
             if stage in stages:
                 words[stage].append(passed[0][:, 0, : stages[stage]].clone())
-        tell("recording first words", min(0.5, number / (number + 500)))
+        on_progress("recording first words", min(0.5, number / (number + 500)))
     labels, found = fit.labels[torch.cat(rows)], {}
     for done, stage in enumerate(stages):
-        tell(f"teaching a classifier behind stage {stage}", 0.5 + 0.5 * done / len(stages))
+        on_progress(f"teaching a classifier behind stage {stage}", 0.5 + 0.5 * done / len(stages))
         found[stage] = Ramp.taught(torch.cat(words[stage]), labels, classes=classes, seed=seed)
     return found
 

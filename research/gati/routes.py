@@ -255,17 +255,17 @@ def promised(
     return thresholds
 
 
-def run(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, tell: Progress) -> list[Outcome]:
+def run(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, on_progress: Progress) -> list[Outcome]:
     """Measure all contenders on all rows, fold by fold. Those that come to the same route run once, for all of them."""
     assert isinstance(samples.inputs, tuple)
     random = Random(plan.seed)
     found: dict[str, list[tuple[float, int, str]]] = {one.name: [] for one in contenders}
     sizes = {one.name: one.bytes for one in contenders}
     for fold, (choose, show, measured) in enumerate(plan.parts(len(samples))):
-        tell(f"calibrating for fold {fold + 1} of {plan.folds}", fold / plan.folds)
+        on_progress(f"calibrating for fold {fold + 1} of {plan.folds}", fold / plan.folds)
         routes = {one.name: one.route.with_thresholds(one.thresholds(choose, show)) for one in contenders}
         inputs = [samples.batch(slice(i, i + 1)) for i in measured]
-        tell(f"running fold {fold + 1} of {plan.folds}", (fold + 0.3) / plan.folds)
+        on_progress(f"running fold {fold + 1} of {plan.folds}", (fold + 0.3) / plan.folds)
         raced = race(list(dict.fromkeys(routes.values())), inputs, random)
         for name, route in routes.items():
             found[name] += raced[route]
@@ -352,9 +352,9 @@ class Standings:
         }
 
 
-def standings(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, tell: Progress) -> Standings:
+def standings(contenders: Sequence[Contender], samples: Samples, plan: Plan, *, on_progress: Progress) -> Standings:
     """Run the contest; the first contender is the base model, the second the method in question."""
-    outcomes = run(contenders, samples, plan, tell=tell)
+    outcomes = run(contenders, samples, plan, on_progress=on_progress)
     order = np.concatenate([measured for _, _, measured in plan.parts(len(samples))])
     labels = None if samples.labels is None else samples.labels.numpy()[order]
     return Standings(tuple(outcomes), labels, plan.seed)

@@ -52,33 +52,33 @@ def joint(
     with reporting():
         served, seed, wanted = turns.costs(subject).exits, conditions.seed, tuple(turns.side or ())
 
-        def goodput(tell: Progress) -> Found:
+        def goodput(on_progress: Progress) -> Found:
             if served.spec.kinds:
                 raise ConfigError(f"{subject.model} is a sequence model, without exits: take --part refill")
             some = chosen(sides.contenders(), wanted, always=(SERIAL, OURS))
             plan, report = turns.plan(LOADS, DEADLINES, Kind.WHOLE), Report(some, (OURS,), BASELINES, seed)
-            turns.hold(subject, some, partial(report.measure, plan), conditions, tell, tuning=tuning)
+            turns.hold(subject, some, partial(report.measure, plan), conditions, on_progress, tuning=tuning)
             return report.found()
 
-        def batches(tell: Progress) -> Found:
+        def batches(on_progress: Progress) -> Found:
             kinds, sizes = tuple(chosen(sides.WITHOUT, wanted)), tuple(batch or sides.BATCHES)
             some = sides.by_batch(kinds, sizes)
             plan, report = turns.plan((LOAD,), (UNHURRIED,)), Report(some, (SERIAL,), (), seed)
-            turns.hold(subject, some, partial(report.measure, plan), conditions, tell, tuning=tuning)
+            turns.hold(subject, some, partial(report.measure, plan), conditions, on_progress, tuning=tuning)
             title = f"exits over the same policy without, at {plan.loads[0]:.0%} of the serial capacity; medians"
             return Found({title: gain_rows(report, kinds, sizes)})
 
-        def refill(tell: Progress) -> Found:
+        def refill(on_progress: Progress) -> Found:
             some = sides.refilling(served)
             report = Report(some, ("late",), (), seed)
 
-            async def part(contest: Contest, random: Random, tell: Progress) -> None:
-                found = await contest.saturated(list(some), turns.seconds, turns.rounds, random, tell)
+            async def part(contest: Contest, random: Random, on_progress: Progress) -> None:
+                found = await contest.saturated(list(some), turns.seconds, turns.rounds, random, on_progress)
                 for name, times in found.items():
                     report.saturated.setdefault(name, []).extend(times)
                 report.alone.append(contest.alone)
 
-            turns.hold(subject, some, part, conditions, tell, tuning=tuning)
+            turns.hold(subject, some, part, conditions, on_progress, tuning=tuning)
             return Found({f"batches of {served.spec.max_batch}": report.saturated_rows(sides.ALONE)})
 
         parts = {"goodput": goodput, "batches": batches, "refill": refill}

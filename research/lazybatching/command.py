@@ -51,11 +51,11 @@ def live(subject: Subject, *, turns: Turns, conditions: Conditions, output: Outp
     """
     with reporting():
 
-        def loads(tell: Progress) -> Found:
+        def loads(on_progress: Progress) -> Found:
             every = live_sides(recurrent=bool(turns.costs(subject).whole.spec.kinds))
             sides = chosen(every, tuple(turns.side or ()), always=(SERIAL, OURS))
             report = Report(sides, (OURS,), (TUNED,), conditions.seed)
-            turns.hold(subject, sides, partial(report.measure, turns.plan(LOADS, LATE)), conditions, tell)
+            turns.hold(subject, sides, partial(report.measure, turns.plan(LOADS, LATE)), conditions, on_progress)
             return report.found()
 
         evaluate({"loads": loads}, output)
@@ -91,8 +91,8 @@ def batching(
         scene = Scene(read_sentences(lengths))
         plan = Plan(scene, seeds, requests, processes)
 
-        def bound(tell: Progress) -> Found:
-            rows = bound_rows(bounds(plan, load or MULTIPLES, tell))
+        def bound(on_progress: Progress) -> Found:
+            rows = bound_rows(bounds(plan, load or MULTIPLES, on_progress))
             return Found({"means over those of the best GraphB, at multiples of serial capacity": rows})
 
         every: dict[str, Part] = {

@@ -31,9 +31,9 @@ PAST = "*"  # behind a ratio: the baseline does not keep up with the load, so it
 BASELINES = ("untuned windows", "best of 5 ms or more", "best of all", "best of all, leaving early")
 
 
-def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], tell: Progress) -> Found:
+def loads(plan: Plan, networks: Sequence[str], rates: Sequence[float], on_progress: Progress) -> Found:
     """Run every policy at every load (figures 12 to 14)."""
-    runs = plan.run(load_tasks(plan, networks, rates), tell)
+    runs = plan.run(load_tasks(plan, networks, rates), on_progress)
     rows = latency_rows(runs)
     tables = {
         "latency: mean over seeds (25th to 75th percentile)": rows,
@@ -57,10 +57,10 @@ def load_tasks(plan: Plan, networks: Sequence[str], rates: Sequence[float]) -> l
     ]
 
 
-def colocated(plan: Plan, tell: Progress) -> Found:
+def colocated(plan: Plan, on_progress: Progress) -> Found:
     """Run four networks on one worker, each at the same load (section VI-C)."""
     tasks = [Task(COLOCATED, rate, side, 0, plan.requests) for rate in LOADS_TOGETHER for side in sides(recurrent=True)]
-    runs = plan.run(tasks, tell)
+    runs = plan.run(tasks, on_progress)
     return Found(
         {
             f"{', '.join(COLOCATED)} on one worker: times less": ratio_rows(runs),
@@ -69,7 +69,7 @@ def colocated(plan: Plan, tell: Progress) -> Found:
     )
 
 
-def capacity(plan: Plan, tell: Progress) -> Found:
+def capacity(plan: Plan, on_progress: Progress) -> Found:
     """Find the throughput of each policy, and what is in time beyond it; runs are three times as long as usual."""
 
     def at(network: str, side: Side, load: float, *, allowed: float = 0.1) -> list[Result]:
@@ -81,7 +81,7 @@ def capacity(plan: Plan, tell: Progress) -> Found:
     rows: Rows = []
     places = [(network, side) for network in MAIN for side in few(recurrent=plan.scene.recurrent(network))]
     for number, (network, side) in enumerate(places):
-        tell(f"capacity of {network}, {side.label}", number / len(places))
+        on_progress(f"capacity of {network}, {side.label}", number / len(places))
         saturated = float(np.mean([run.throughput for run in at(network, side, RUSH, allowed=1e9)]))
         highest, load = 0.0, saturated / 2
         while late(at(network, side, load)) <= MOST_LATE:

@@ -58,20 +58,20 @@ def lengths_live(
     loads = load or [0.5, 0.8, 1.0, 1.4]
 
     @contextmanager
-    def prepared(tell: Progress) -> Iterator[tuple[Path, Path, ModelDirectory, Texts]]:
+    def prepared(on_progress: Progress) -> Iterator[tuple[Path, Path, ModelDirectory, Texts]]:
         with TemporaryDirectory() as folder:
             place = models or Path(folder) / "models"
             if not (place / MODEL).exists():
-                tell("building", 0.0)
+                on_progress("building", 0.0)
                 build(weights, place, longest=longest, max_batch=max_batch, backends=backend or ["openvino"])
             lengths = long_tail() if strung else ()
             given = Texts.read(texts, weights, most=most, longest=longest, lengths=lengths)
             yield Path(folder), place, ModelDirectory.open(find_models(place, [MODEL])[0]), given
 
-    def beside(tell: Progress) -> Found:
+    def beside(on_progress: Progress) -> Found:
         if peers is None:
             raise ConfigError("the part `peers` needs --peers, where their environments are")
-        with prepared(tell) as (folder, place, directory, given):
+        with prepared(on_progress) as (folder, place, directory, given):
             every = sides(place, peers, folder, weights.absolute(), serve or (), max_batch, longest)
             if unknown := [one for one in side or () if one not in every]:
                 raise ConfigError(f"there is no side {unknown[0]!r}: take some of {', '.join(every)}")
@@ -84,11 +84,11 @@ def lengths_live(
                 rounds=rounds,
                 seconds=seconds,
                 seed=seed,
-                tell=tell,
+                on_progress=on_progress,
             )
 
-    def policies(tell: Progress) -> Found:
-        with prepared(tell) as (folder, place, directory, given):
+    def policies(on_progress: Progress) -> Found:
+        with prepared(on_progress) as (folder, place, directory, given):
             return compare_policies(
                 policy or (),
                 place,
@@ -99,7 +99,7 @@ def lengths_live(
                 rounds=rounds,
                 seconds=seconds,
                 seed=seed,
-                tell=tell,
+                on_progress=on_progress,
             )
 
     with reporting():

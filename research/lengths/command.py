@@ -63,9 +63,9 @@ def lengths(
             for seed in range(first_seed, first_seed + seeds)
         ]
 
-        def loads(tell: Progress) -> Found:
+        def loads(on_progress: Progress) -> Found:
             name = "{0.mix} at {0.load:g}".format
-            found = in_parallel(partial(run, scene=scene), tasks, name=name, progress=tell, processes=processes)
+            found = in_parallel(partial(run, scene=scene), tasks, name=name, progress=on_progress, processes=processes)
             return Found(
                 {
                     "against the best baseline": against(found, scene),

@@ -56,7 +56,7 @@ def lengths_one(
     backend: Words = None,
     serve: ServeWords = None,
     pause_ms: Annotated[
-        float, Option(min=0.0, help="Between two calls; one is about what client, door and engine take there.")
+        float, Option(min=0.0, help="Between two calls; one is about what client, frontend and engine take there.")
     ] = 1.0,
     rounds: Rounds = 10,
     calls: Annotated[int, Option(min=1, help="How many texts each part takes in a round.")] = 100,
@@ -73,11 +73,11 @@ def lengths_one(
     Example: python -m research lengths-one --weights all-MiniLM-L6-v2 --texts requests.tsv
     """
 
-    def found(tell: Progress) -> Found:
+    def found(on_progress: Progress) -> Found:
         with TemporaryDirectory() as folder:
             place = models or Path(folder) / "models"
             if not (place / MODEL).exists():
-                tell("building", 0.0)
+                on_progress("building", 0.0)
                 build(weights, place, longest=longest, max_batch=max_batch, backends=backend or ["openvino"])
             directory = ModelDirectory.open(find_models(place, [MODEL])[0])
             given = Texts.read(texts, weights, most=most, longest=longest)
@@ -88,7 +88,7 @@ def lengths_one(
                     for part in parts.values():
                         await part(range(min(WARM_UP, len(given.texts))))
                     for number in range(rounds):
-                        tell("calls", number / rounds)
+                        on_progress("calls", number / rounds)
                         random = Random(f"{seed} {number}")
                         rows = [random.randrange(len(given.texts)) for _ in range(calls)]
                         for name in random.sample(list(parts), len(parts)):

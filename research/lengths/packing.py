@@ -68,11 +68,11 @@ def lengths_packing(
     def drawn(mix: Sequence[int], size: int, random: Generator) -> list[int]:
         return sorted(dim.near(length) for length in random.choice(mix, size).tolist())
 
-    def found(tell: Progress) -> Found:
+    def found(on_progress: Progress) -> Found:
         stages, packed, random, table = make(), make(packs=True), default_rng(seed), list[Row]()
         for place, (name, mix) in enumerate(mixes.items()):
             for size in rows or (4, 8, 16, 32):
-                tell(f"{name}, {size} rows", place / len(mixes))
+                on_progress(f"{name}, {size} rows", place / len(mixes))
                 each = [_seconds(drawn(mix, size, random), batch, stages, packed, costs) for _ in range(draws)]
                 gains = [min(one["padded"], one["alone"], one["two"]) / one["packed"] for one in each]
                 table.append(

@@ -262,13 +262,13 @@ class Beside:
         rounds: int,
         seconds: float,
         seed: int,
-        tell: Progress,
+        on_progress: Progress,
     ) -> Asked:
         """Send calls at Poisson times, so many a second by load, each allowed so many seconds; the sides take turns."""
         asked: Asked = {load: {name: [] for name in self.sides} for load in rates}
         for number in range(rounds):
             for place, (load, rate) in enumerate(rates.items()):
-                tell(f"load {load:g}", (number + place / len(rates)) / rounds)
+                on_progress(f"load {load:g}", (number + place / len(rates)) / rounds)
                 times = past(seconds, rate, Random(f"{seed} {number} {load}"))
                 for name in Random(seed + number).sample(list(self.sides), len(self.sides)):
                     random = Random(f"{seed} {number} {load}")
@@ -346,7 +346,7 @@ def compare(
     rounds: int,
     seconds: float,
     seed: int,
-    tell: Progress,
+    on_progress: Progress,
 ) -> Found:
     """Ask all servers in turns: one client in a loop, many, and at Poisson times."""
     loop = Loop(directory)
@@ -354,7 +354,7 @@ def compare(
         alone: dict[str, list[float]] = {name: [] for name in (*given, LOOP)}
         most: dict[str, list[float]] = {name: [] for name in given}
         for number in range(rounds):
-            tell("clients in a loop", number / (2 * rounds))
+            on_progress("clients in a loop", number / (2 * rounds))
             for name in Random(seed + number).sample(list(given), len(given)):
                 random = f"{seed} {number}"
                 alone[name].append(here.alone(name, partial(here.in_a_loop, name, 1, seconds, Random(random)))[1])
@@ -366,7 +366,9 @@ def compare(
         best = max((name for name in given if name != OURS), key=lambda name: np.mean(most[name]), default=OURS)
         rate, allowed = float(np.mean(most[best])), deadline * float(np.mean(alone[LOOP]))
         rates = {load: load * rate for load in loads}
-        asked = here.at_rates(rates, allowed, rounds, seconds, seed, lambda what, done: tell(what, 0.5 + done / 2))
+        asked = here.at_rates(
+            rates, allowed, rounds, seconds, seed, lambda what, done: on_progress(what, 0.5 + done / 2)
+        )
     first: Rows = [
         {
             "side": name,

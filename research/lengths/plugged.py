@@ -40,7 +40,7 @@ def compare_policies(
     rounds: int,
     seconds: float,
     seed: int,
-    tell: Progress,
+    on_progress: Progress,
 ) -> Found:
     """Send calls at Poisson times to servers that differ in their policy; one worker has a core of its own.
 
@@ -59,7 +59,7 @@ def compare_policies(
     capacity, allowed = scene.capacity(MIX), scene.allowed(MIX)
     rates = {load: load * capacity for load in loads}
     with all_of(given, texts, Loop(directory), seed) as here:
-        asked = here.at_rates(rates, allowed, rounds, seconds, seed, tell)
+        asked = here.at_rates(rates, allowed, rounds, seconds, seed, on_progress)
         padding = {label: _padding(here.served[label]) for label in some}
     would = _simulated(some, scene, rates, allowed, rounds, seconds, seed)
     told = {

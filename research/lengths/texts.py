@@ -66,12 +66,12 @@ def texts(
     Example: python -m research texts --weights all-MiniLM-L6-v2 --texts requests.tsv --peers out/peers
     """
 
-    def beside(tell: Progress) -> Found:
+    def beside(on_progress: Progress) -> Found:
         with TemporaryDirectory() as made:
             folder = Path(made)
             place = models or folder / "models"
             if not (place / MODEL).exists():
-                tell("building", 0.0)
+                on_progress("building", 0.0)
                 how = backend or ["openvino"]
                 build(weights, place, longest=FASTEMBED_LONGEST, max_batch=max_batch, backends=how)
             directory = ModelDirectory.open(find_models(place, [MODEL])[0])
@@ -80,7 +80,7 @@ def texts(
             if unknown := [one for one in side or () if one not in every]:
                 raise ConfigError(f"there is no side {unknown[0]!r}: take some of {', '.join(every)}")
             chosen = {name: one for name, one in every.items() if not side or name in side}
-            return compare(chosen, directory, given, peers, folder, rounds, seconds, seed, tell)
+            return compare(chosen, directory, given, peers, folder, rounds, seconds, seed, on_progress)
 
     with reporting():
         evaluate({"texts": beside}, output)
@@ -177,7 +177,7 @@ def compare(
     rounds: int,
     seconds: float,
     seed: int,
-    tell: Progress,
+    on_progress: Progress,
 ) -> Found:
     """Ask all in turns: for one text after another, by one client and by many, and for many texts at once."""
     loop, many = Loop.of(directory), texts.texts[:LIST]
@@ -199,7 +199,7 @@ def compare(
             if (found - torch.stack(list(right.values()))).abs().max() > CLOSE:
                 raise ConfigError("fastembed answers otherwise than the backend does")
         for number in range(rounds):
-            tell("in turns", number / rounds)
+            on_progress("in turns", number / rounds)
             random = f"{seed} {number}"
             for name in Random(seed + number).sample(list(given), len(given)):
                 here_alone = partial(here.alone, name)

@@ -72,7 +72,7 @@ def writing(
     Example: python -m research writing multi30k.en.gz --peers out/peers --models out/writing
     """
 
-    def beside(name: str, writer: Writer, tell: Progress) -> Found:
+    def beside(name: str, writer: Writer, on_progress: Progress) -> Found:
         with TemporaryDirectory() as made:
             given = read_texts(texts, most)
             place = Place.of(models or Path(made), name, tokens)
@@ -81,9 +81,9 @@ def writing(
                 raise ConfigError(f"there is no side {unknown[0]!r}: take some of {', '.join(every)}")
             if side and not any(one.startswith(OURS) for one in side):
                 raise ConfigError(f"all is compared with latebind: give --side {OURS!r} too")
-            place.build(writer, given, backend or ["openvino"], longest, max_batch, tokens, seed, tell)
+            place.build(writer, given, backend or ["openvino"], longest, max_batch, tokens, seed, on_progress)
             chosen = {named: one for named, one in every.items() if not side or named in side}
-            return compare(chosen, place, given, rounds, seconds, seed, tell)
+            return compare(chosen, place, given, rounds, seconds, seed, on_progress)
 
     with reporting():
         evaluate({name: partial(beside, name, writer) for name, writer in WRITERS.items()}, output)
@@ -127,14 +127,14 @@ class Place:
         max_batch: int,
         tokens: int,
         seed: int,
-        tell: Progress,
+        on_progress: Progress,
     ) -> None:
         """Make what is not there yet."""
         if not (self.folder / "model.safetensors").exists():
-            tell("drawing", 0.0)
+            on_progress("drawing", 0.0)
             write_folder(self.folder, writer, texts, longest=tokens, seed=seed)
         if not (self.ours / self.name).exists():
-            tell("building", 0.0)
+            on_progress("building", 0.0)
             folder = read_folder(str(self.folder), dims=(Dim("L", 1, longest), Dim("M", 1, tokens)))
             directory = self.ours / self.name / "1"
             build_folder(
@@ -194,7 +194,7 @@ def compare(
     rounds: int,
     seconds: float,
     seed: int,
-    tell: Progress,
+    on_progress: Progress,
 ) -> Found:
     """Ask all in turns, by one client and by many; then our side alone for the first token of an answer."""
     one, many = "one client, ms", f"{CLIENTS} clients, a second"
@@ -212,7 +212,7 @@ def compare(
                 answers.setdefault(name, []).append(asyncio.run(each.all(range(min(len(texts), 2 * CLIENTS))))[1])
         for number in range(rounds):
             for at, name in enumerate(Random(seed + number).sample(list(given), len(given))):
-                tell("in turns", (number + at / len(given)) / rounds)
+                on_progress("in turns", (number + at / len(given)) / rounds)
                 for kind, clients in ((one, 1), (many, CLIENTS)):
                     with turn_of(served[name], polling):
                         rate, mean, found = asyncio.run(

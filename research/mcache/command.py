@@ -117,12 +117,12 @@ def residency_live(
         setting, wanted = live.Setting(tier, workers, patience), tuple(chosen(sides(patience), side or ()))
         services, some = services_of(trace), _shares(share)
         plan = live.Plan(services, wanted, some, speed, seconds, warm_up, rounds, clients, seed)
-        with progress("weighing") as tell:
-            zoo = live.weigh(models, tell)
+        with progress("weighing") as on_progress:
+            zoo = live.weigh(models, on_progress)
         show("models, loaded from disk", zoo.rows())
 
-        def on_engines(run: Callable[..., Any], tell: Progress) -> Found:
-            found: Found = asyncio.run(run(zoo, plan, setting, tell))
+        def on_engines(run: Callable[..., Any], on_progress: Progress) -> Found:
+            found: Found = asyncio.run(run(zoo, plan, setting, on_progress))
             return found
 
         every = {"trace": live.trace, "crowd": live.crowd, "cold": live.cold}

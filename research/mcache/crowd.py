@@ -84,11 +84,11 @@ class Task:
     clients: int
 
 
-def crowd(plan: Plan, shares: Sequence[float], clients: int, tell: Progress) -> Found:
+def crowd(plan: Plan, shares: Sequence[float], clients: int, on_progress: Progress) -> Found:
     """Play every hour to every side for so many clients, in real time."""
     tasks = [Task(s, share, one, clients) for s in plan.sevens() for share in shares for one in sides(PATIENCE)]
     named = "{0.side}, {0.scene.workload}, seed {0.scene.seed}".format
-    cells = in_parallel(play, tasks, name=named, progress=tell, processes=plan.processes)
+    cells = in_parallel(play, tasks, name=named, progress=on_progress, processes=plan.processes)
     found: dict[str, dict[str, list[Crowded]]] = {}
     for task, cell in zip(tasks, cells, strict=True):
         by_side = found.setdefault(f"{task.share:.0%}, {task.scene.workload}", {})

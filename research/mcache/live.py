@@ -247,14 +247,14 @@ async def _block(here: Watched, plan: Plan, models: Sequence[Request] | Sequence
     return Block(counted, loads, read, cached)
 
 
-async def trace(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found:
+async def trace(zoo: Zoo, plan: Plan, setting: Setting, on_progress: Progress) -> Found:
     """Play all rounds of a trace; the order of sides is turned round with each. Raises `ConfigError`."""
     share = (plan.shares or (0.4,))[0]
     found: dict[str, list[Block]] = {name: [] for name in plan.sides}
     for number in range(plan.rounds):
         requests = plan.requests(zoo.slowest_first, number)
         for at, name in enumerate(plan.sides[:: -1 if number % 2 else 1]):
-            tell(f"{name}, {len(requests)} requests", (number + at / len(plan.sides)) / plan.rounds)
+            on_progress(f"{name}, {len(requests)} requests", (number + at / len(plan.sides)) / plan.rounds)
             async with watched(zoo, name, round(share * zoo.size), setting, plan.seed) as here:
                 found[name].append(await _block(here, plan, requests))
     every = {name: np.concatenate([block.seconds for block in some]) for name, some in found.items()}
@@ -268,7 +268,7 @@ async def trace(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found
     return Found(tables, lambda: [distributions("Latency", answered)])
 
 
-async def crowd(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found:
+async def crowd(zoo: Zoo, plan: Plan, setting: Setting, on_progress: Progress) -> Found:
     """Let a crowd ask each side in each share of the memory; each client asks for the same models in all of them."""
     shares = plan.shares or (0.4, 0.6)
     found: dict[str, dict[str, list[Crowded]]] = {f"{share:.0%}": {name: [] for name in plan.sides} for share in shares}
@@ -277,7 +277,7 @@ async def crowd(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found
     for number in range(plan.rounds):
         models = [one.model for one in plan.hour(zoo.slowest_first, number)[0]]
         for at, (share, name) in enumerate(steps):
-            tell(f"{name}, {share:.0%}", (number + at / len(steps)) / plan.rounds)
+            on_progress(f"{name}, {share:.0%}", (number + at / len(steps)) / plan.rounds)
             clients = [_drawn(models, f"{plan.seed} {number} {client}") for client in range(plan.clients)]
             async with watched(zoo, name, round(share * zoo.size), setting, plan.seed) as here:
                 block = await _block(here, plan, clients)
@@ -350,15 +350,15 @@ class First:
     seconds: float
 
 
-async def cold(zoo: Zoo, plan: Plan, setting: Setting, tell: Progress) -> Found:
+async def cold(zoo: Zoo, plan: Plan, setting: Setting, on_progress: Progress) -> Found:
     """Start the largest models in every way; where one starts in part, only so many others are asked for before."""
     names, found = zoo.largest_first[:LARGEST], list[First]()
     for at, (side, start) in enumerate(((LRU, Start.WHOLE), (LATE, Start.COLD))):
-        tell(start, at / 3)
+        on_progress(start, at / 3)
         async with watched(zoo, side, round(ROOM * zoo.models[names[0]].size), setting, plan.seed) as here:
             for name in names * plan.rounds:
                 found += await _first(here, name, start, 0.0)
-    tell(Start.PARTIAL, 2 / 3)
+    on_progress(Start.PARTIAL, 2 / 3)
     for name in names:
         few = _few(zoo, name)
         budget = few.size - round((1 - RESIDENT) * zoo.models[name].size)

@@ -36,35 +36,35 @@ NOTHING = "does not fit"
 MEANS = ("load s", "hits", "latency s", "loading", "/s")
 
 
-def table(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
+def table(plan: Plan, sides: Sequence[Side], on_progress: Progress) -> Found:
     """Play all sides (table 3, figures 6 and 9)."""
-    played = plan.play(plan.sevens(), [LRU, *[side for side in sides if side != LRU]], FIGURE_6, tell)
+    played = plan.play(plan.sevens(), [LRU, *[side for side in sides if side != LRU]], FIGURE_6, on_progress)
     return _by_workload("one request after another (table 3, figures 6, 9)", plan, played)
 
 
-def known(plan: Plan, tell: Progress) -> Found:
+def known(plan: Plan, on_progress: Progress) -> Found:
     """Play `late` with some requests that wait and are known; LRU has no use for them."""
     waiting = [
         policy("late", f"{side.label}, {count} wait", known=count, stages=side.config.stages)
         for side in (LATE, WHOLE)
         for count in KNOWN
     ]
-    played = plan.play(plan.sevens(), (LRU, *waiting, Bound.WHOLE, Bound.STREAMING), USUAL, tell)
+    played = plan.play(plan.sevens(), (LRU, *waiting, Bound.WHOLE, Bound.STREAMING), USUAL, on_progress)
     return _by_workload("requests that wait and are known", plan, played)
 
 
-def many(plan: Plan, sides: Sequence[Side], tell: Progress) -> Found:
+def many(plan: Plan, sides: Sequence[Side], on_progress: Progress) -> Found:
     """Play all sides with a model for each service, including those that timers call if the trace has any."""
     scenes = plan.many((HTTP,))
     if any(service.trigger == TIMER for service in plan.services):
         scenes += plan.many((HTTP, TIMER))
     some = [LRU, *[side for side in sides if side != LRU], Bound.STREAMING]
-    return _by_workload("a model for each service", plan, plan.play(scenes, some, FEW, tell))
+    return _by_workload("a model for each service", plan, plan.play(scenes, some, FEW, on_progress))
 
 
-def bounds(plan: Plan, tell: Progress) -> Found:
+def bounds(plan: Plan, on_progress: Progress) -> Found:
     """Play `late`, whole, in pieces and told all rates, beside the least that is possible, and how far above it."""
-    played = plan.play(plan.sevens(), (LRU, WHOLE, LATE, RATES, *Bound), USUAL, tell)
+    played = plan.play(plan.sevens(), (LRU, WHOLE, LATE, RATES, *Bound), USUAL, on_progress)
     rows: Rows = []
     for case, sides in played.items():
         loads = {side: loading(cells) for side, cells in sides.items()}

@@ -177,11 +177,13 @@ class Plan:
             for seed in range(self.seeds)
         ]
 
-    def play(self, scenes: Sequence[Scene], sides: Sequence[Side], shares: Sequence[float], tell: Progress) -> Played:
+    def play(
+        self, scenes: Sequence[Scene], sides: Sequence[Side], shares: Sequence[float], on_progress: Progress
+    ) -> Played:
         """Play all sides in all scenes with each share of memory."""
         tasks = [Task(scene, tuple(sides), self.shares or tuple(shares)) for scene in scenes]
         named = "{0.scene.workload}, half {0.scene.half}, seed {0.scene.seed}".format
-        cells = in_parallel(play, tasks, name=named, progress=tell, processes=self.processes)
+        cells = in_parallel(play, tasks, name=named, progress=on_progress, processes=self.processes)
         found: dict[Case, dict[Side, list[Cell | None]]] = {}
         for task, some in zip(tasks, cells, strict=True):
             for (share, side), cell in some.items():

@@ -50,24 +50,24 @@ def scheduler(
     """
     with reporting():
 
-        def speeds(tell: Progress) -> Found:
+        def speeds(on_progress: Progress) -> Found:
             cells = [(one, waiting) for one in policy or BATCHING for waiting in BACKLOGS]
             rows = []
             for number, (one, waiting) in enumerate(cells):
-                tell(one, number / len(cells))
+                on_progress(one, number / len(cells))
                 rows.append(speed_row(one, waiting=waiting, events=events, seed=seed))
             return Found({"CPU (by the clock)": rows})
 
-        def lengths(tell: Progress) -> Found:
+        def lengths(on_progress: Progress) -> Found:
             some = [one for one in policy or BATCHING if one in ("late", "lazy+")]
             cells = [(one, mix, due) for one in some for mix in MIXES for due in DUE]
             rows = []
             for number, (one, mix, due) in enumerate(cells):
-                tell(f"{one}, {mix}", number / len(cells))
+                on_progress(f"{one}, {mix}", number / len(cells))
                 rows.append(length_row(one, mix, due, events=events, seed=seed))
             return Found({"requests that differ in length: CPU (by the clock)": rows})
 
-        def levels(tell: Progress) -> Found:
+        def levels(on_progress: Progress) -> Found:
             cells = [
                 (curves, others, waiting)
                 for curves, others in ((1, 0), (8, 0), (1, OTHERS))
@@ -75,7 +75,7 @@ def scheduler(
             ]
             rows = []
             for number, cell in enumerate(cells):
-                tell("{} with a curve, {} without, {} waiting".format(*cell), number / len(cells))
+                on_progress("{} with a curve, {} without, {} waiting".format(*cell), number / len(cells))
                 rows.append(level_row(*cell, events=events))
             return Found({"a level and a decision: CPU (by the clock)": rows})
 

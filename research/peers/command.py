@@ -52,7 +52,7 @@ def peers(
     with reporting(), tempfile.TemporaryDirectory() as scratch:
         spoken, wanted, environments = tuple(protocol or Protocol), tuple(side or ()), folder.resolve()
 
-        def identity(tell: Progress) -> Found:
+        def identity(on_progress: Progress) -> Found:
             network = sides.identity(Path(scratch))
             every = sides.sides(network, environments, Path(scratch), tuple(serve or ()), grpc=Protocol.GRPC in spoken)
             some = chosen(every, wanted)
@@ -63,7 +63,9 @@ def peers(
                 for name, each in some.items()
                 if one in each.protocols
             ]
-            runs = compare.identity(some, network, cells, rounds=rounds, seconds=seconds or 2.0, seed=seed, tell=tell)
+            runs = compare.identity(
+                some, network, cells, rounds=rounds, seconds=seconds or 2.0, seed=seed, on_progress=on_progress
+            )
             rows = compare.identity_rows(runs, seed)
             bars = [{**row, "what": f"{row['protocol']}, {row['clients']} clients"} for row in rows]
             title = "a model that answers what it is given"
@@ -71,7 +73,7 @@ def peers(
             draw = partial(plots.columns, title, bars, by="side", x="what", y="per s")
             return Found({title: rows}, lambda: [draw()], conditions=told)
 
-        def goodput(tell: Progress) -> Found:
+        def goodput(on_progress: Progress) -> Found:
             tables, figures, deadline = dict[str, Rows](), [], deadline_ms / 1e3
             for one in backend or ("eager", "openvino"):
                 place = Path(scratch) / one
@@ -85,7 +87,7 @@ def peers(
                     rounds=rounds,
                     seconds=seconds or 8.0,
                     seed=seed,
-                    tell=tell,
+                    on_progress=on_progress,
                 )
                 closed = [{"side": name, "answers a second": round(rate, 1)} for name, rate in capacity.items()]
                 title = f"{one}: answered within {deadline_ms:g} ms"

@@ -56,10 +56,10 @@ def identity(
     rounds: int,
     seconds: float,
     seed: int,
-    tell: Progress,
+    on_progress: Progress,
 ) -> Runs:
     """Load each side in each cell. Raises `ConfigError` where a server cannot be started or answers wrong."""
-    tell("starting", 0.0)
+    on_progress("starting", 0.0)
     found: dict[Cell, list[Loaded]] = {cell: [] for cell in cells}
     calls = {cell: sides[cell[2]].call(network, cell[0]) for cell in cells}
     with started(sides) as here:
@@ -70,7 +70,7 @@ def identity(
         for number in range(rounds):
             mixed = Random(seed + number).sample(list(cells), len(cells))
             for at, cell in enumerate(sorted(mixed, key=lambda cell: cell[:2])):
-                tell(f"{cell[2]}, {cell[0]}, {cell[1]} clients", (number + at / len(cells)) / rounds)
+                on_progress(f"{cell[2]}, {cell[0]}, {cell[1]} clients", (number + at / len(cells)) / rounds)
                 with here.turn(cell[2]) as served:
                     found[cell].append(load(served, calls[cell], clients=cell[1], seconds=seconds))
     return found
@@ -101,13 +101,13 @@ def goodput(
     rounds: int,
     seconds: float,
     seed: int,
-    tell: Progress,
+    on_progress: Progress,
 ) -> tuple[dict[str, float], ByLoad]:
     """Return what each side answers a second in a closed loop, and what came of requests at each load.
 
     A load of 1 is the most that any side answers so. Raises `ConfigError` if a server answers wrongly.
     """
-    tell("starting", 0.0)
+    on_progress("starting", 0.0)
     capacity: dict[str, float] = {}
     found: dict[float, dict[str, list[Figures]]] = {share: {name: [] for name in sides} for share in loads}
     calls, slow = (
@@ -116,7 +116,7 @@ def goodput(
     )
     with started(sides) as here:
         for name, call in slow.items():
-            tell(f"capacity of {name}", 0.0)
+            on_progress(f"capacity of {name}", 0.0)
             with here.turn(name) as served:
                 check(served, call, network.right, who=name)
                 load(served, call, clients=CLIENTS, seconds=2 * WARM_UP)
@@ -126,7 +126,7 @@ def goodput(
                 random = Random(seed * 1000 + number * 10 + place)
                 times = past(seconds, share * max(capacity.values()), random)
                 for name in random.sample(list(sides), len(sides)):
-                    tell(f"{name} at {share:.0%}", (number + place / len(loads)) / rounds)
+                    on_progress(f"{name} at {share:.0%}", (number + place / len(loads)) / rounds)
                     with here.turn(name) as served:
                         found[share][name].append(asyncio.run(play(served, calls[name], times)))
     return capacity, found

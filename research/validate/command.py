@@ -79,7 +79,7 @@ def validate(
     with reporting():
         policies, seed = tuple(chosen(POLICIES, policy or ())), conditions.seed
 
-        def loads(tell: Progress) -> Found:
+        def loads(on_progress: Progress) -> Found:
             paths = {path.parent.name: path for path in find_models(repository, tuple(model or ()))}
             specs = {name: read_spec_and_costs(ModelDirectory.open(path))[0] for name, path in paths.items()}
             if data is None:
@@ -89,7 +89,7 @@ def validate(
                 given = live.Rows({name: array[:MOST_ROWS] for name, array in inputs.items()})
                 sent = dict.fromkeys(specs, given)
             plan = Plan(load, deadline, rounds, blocks)
-            found = visited(paths, policies, sent, plan, conditions.setting(), tell)
+            found = visited(paths, policies, sent, plan, conditions.setting(), on_progress)
             title = f"live / simulated, {load:.0%} of what each answers, due after {deadline:g} x alone"
             return Found({title: [row(one, seed) for one in found]})
 
@@ -165,7 +165,7 @@ def visited(
     rows: Mapping[str, live.Rows],
     plan: Plan,
     setting: Setting,
-    tell: Progress,
+    on_progress: Progress,
 ) -> list[Compared]:
     """Play to an engine of each model and policy, in rounds that go in another order each; then simulate."""
     every, random = list[Engine](), Random(setting.seed)
@@ -180,7 +180,7 @@ def visited(
                 await every[-1].rate(WARM_UP, waiting)
             for number in range(plan.rounds):
                 for at, engine in enumerate(random.sample(every, len(every))):
-                    tell(f"{engine.model}, {engine.policy}", (number + at / len(every)) / plan.rounds)
+                    on_progress(f"{engine.model}, {engine.policy}", (number + at / len(every)) / plan.rounds)
                     await engine.visit(plan, random)
 
     with tempfile.TemporaryDirectory(prefix="latebind-validate-") as folder:

@@ -142,7 +142,7 @@ def test_a_block_that_its_server_does_not_outlive_ends_with_an_error(tmp_path: P
 def test_what_was_built_in_a_folder_is_found_there_again_and_other_weights_are_another_version(tmp_path: Path) -> None:
     steps: list[str] = []
     for module, found in ((Doubles(), ["1"]), (Doubles(), ["1"]), (Doubles(3.0), ["1", "2"])):
-        assert build(module, tmp_path, tell=lambda doing, _: steps.append(doing)) == "doubles"
+        assert build(module, tmp_path, on_progress=lambda doing, _: steps.append(doing)) == "doubles"
         assert versions(tmp_path) == found
     assert (steps[0], steps.count("done")) == ("exporting the module", 2)
 

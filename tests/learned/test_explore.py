@@ -64,7 +64,7 @@ def train(of: Explorer, *kinds: str, at_once: int = 1) -> list[dict[str, float]]
     told: list[dict[str, float]] = []
     with on_threads(1):
         recorded = {of.names.index(BOUNDARY): lessons()}
-        of.train_networks([candidate(of, kind) for kind in kinds], recorded, at_once=at_once, tell=told.append)
+        of.train_networks([candidate(of, kind) for kind in kinds], recorded, at_once=at_once, on_progress=told.append)
     return told
 
 
@@ -119,7 +119,7 @@ def test_trainings_end_when_the_build_is_interrupted_and_what_is_trained_stays(
 
     both, recorded = [candidate(of, kind) for kind in ("deep", "plain")], {of.names.index(BOUNDARY): lessons()}
     with pytest.raises(KeyboardInterrupt):
-        of.train_networks(both, recorded, at_once=1, tell=interrupted)
+        of.train_networks(both, recorded, at_once=1, on_progress=interrupted)
     assert of.network(candidate(of, "plain")) is None
 
 

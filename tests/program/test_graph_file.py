@@ -49,20 +49,20 @@ def test_sizes_in_terms_of_named_dimensions_survive() -> None:
     assert [y.shape_of({"L": size}) for size in (1, 2, 3)] == [(1, 2), (1, 2), (2, 2)]
 
 
-def rung(size: int, **changes: Any) -> dict[str, Any]:
+def bucket(size: int, **changes: Any) -> dict[str, Any]:
     """The small graph for rows of a fixed size."""
     taken = [{"name": "x", "dtype": "float32", "shape": [size]}]
     found: dict[str, Any] = msgspec.json.decode(written(inputs=taken, type={"dtype": "float32", "shape": [None, size]}))
     return found | changes
 
 
-def of_rungs(*rungs: dict[str, Any], **changes: Any) -> bytes:
+def of_buckets(*buckets: dict[str, Any], **changes: Any) -> bytes:
     taken = [{"name": "x", "dtype": "float32", "shape": ["L"]}]
-    return msgspec.json.encode(GOOD | {"inputs": taken, "nodes": [], "dims": WORDS, "rungs": rungs} | changes)
+    return msgspec.json.encode(GOOD | {"inputs": taken, "nodes": [], "dims": WORDS, "rungs": buckets} | changes)
 
 
 def test_graphs_for_some_sizes_survive_as_one_and_rows_are_filled_up_to_the_next() -> None:
-    graph = graph_from_json(of_rungs(rung(3), rung(8)))
+    graph = graph_from_json(of_buckets(bucket(3), bucket(8)))
     assert graph_from_json(graph_to_json(graph)) == graph
     assert [spec.sizes for spec in graph.output_specs()] == [("L",)]
     run = in_eager(graph, {})
@@ -76,14 +76,14 @@ def test_graphs_for_some_sizes_survive_as_one_and_rows_are_filled_up_to_the_next
 @pytest.mark.parametrize(
     "data",
     [
-        of_rungs(rung(3), rung(7)),
-        of_rungs(rung(3), rung(8, outputs=[["z", "a"]])),
-        of_rungs(rung(3), rung(8), nodes=rung(8)["nodes"]),
-        of_rungs(rung(3), rung(8), dims=[]),
-        of_rungs(rung(3), rung(8) | {"rungs": [rung(8)]}),
-        of_rungs(rung(3), rung(8, inputs=[{"name": "x", "dtype": "float32", "shape": []}])),
-        of_rungs(rung(3), rung(8, nodes=[])),
-        of_rungs(rung(2) | {"nodes": rung(5)["nodes"]}, rung(4), rung(8)),
+        of_buckets(bucket(3), bucket(7)),
+        of_buckets(bucket(3), bucket(8, outputs=[["z", "a"]])),
+        of_buckets(bucket(3), bucket(8), nodes=bucket(8)["nodes"]),
+        of_buckets(bucket(3), bucket(8), dims=[]),
+        of_buckets(bucket(3), bucket(8) | {"rungs": [bucket(8)]}),
+        of_buckets(bucket(3), bucket(8, inputs=[{"name": "x", "dtype": "float32", "shape": []}])),
+        of_buckets(bucket(3), bucket(8, nodes=[])),
+        of_buckets(bucket(2) | {"nodes": bucket(5)["nodes"]}, bucket(4), bucket(8)),
     ],
 )
 def test_graphs_for_some_sizes_that_are_not_the_same_for_each_are_refused(data: bytes) -> None:

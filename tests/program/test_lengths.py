@@ -15,7 +15,7 @@ from latebind.program.build import BuildReport, build_program
 from latebind.program.cut import cut_points, find_carries, split, with_carries
 from latebind.program.eager import in_eager
 from latebind.program.export import export, export_any_size, run_module
-from latebind.program.lengths import distinct, resized, rungs_of, tried_sizes
+from latebind.program.lengths import buckets_of, distinct, resized, tried_sizes
 from latebind.program.load import load_program
 from latebind.program.padding import together, turned
 from latebind.program.program import Program
@@ -289,15 +289,15 @@ def test_where_filling_up_changes_answers_each_of_a_few_sizes_has_a_graph(tmp_pa
     module, dim = OneByOne(masked=False), Dim("L", 3, 24, 3)
     report = build(module, sentences(3, 6), tmp_path / "few", [dim], WORDS, ["eager"])
     program = load_program(report.directory)
-    assert (len(program.graphs[0].rungs), program.spec.pads) == (8, False)
+    assert (len(program.graphs[0].buckets), program.spec.pads) == (8, False)
     compare(module, program, sentences(3, 6), 8)
     with pytest.raises(ExportError, match=r"# one by one.*answered otherwise: declare at most 16 sizes"):
         build(module, sentences(3, 6), tmp_path / "many", [L], WORDS, ["eager"])
     both = [Dim("L", 1, 5), Dim("W", 1, 4)]
     assert not (tmp_path / "many").exists()
     with pytest.raises(ConfigError, match=r"L=1..5 and W=1..4 have more than 16 sizes"):
-        rungs_of(both)
-    assert [each["L"] * each["W"] for each in rungs_of([both[0], Dim("W", 2, 4, 2)])] == [
+        buckets_of(both)
+    assert [each["L"] * each["W"] for each in buckets_of([both[0], Dim("W", 2, 4, 2)])] == [
         2,
         4,
         4,

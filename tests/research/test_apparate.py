@@ -65,7 +65,7 @@ def test_an_answer_saves_what_would_have_followed_it() -> None:
 
 def test_texts_that_come_one_after_another_are_answered_early_and_mostly_alike(texts_model: CachedModel) -> None:
     samples = checked(unseen(), texts_model.program.spec)
-    base, tuned = in_order(texts_model, samples, Plan(Promise(FIDELITY), folds=2), tell=quiet)
+    base, tuned = in_order(texts_model, samples, Plan(Promise(FIDELITY), folds=2), on_progress=quiet)
     assert (base["fidelity"], base["left"]) == (1.0, {"end": 1.0})
     assert 0.85 <= float(str(tuned["fidelity"])) <= 1.0
     left = tuned["left"]

@@ -107,7 +107,7 @@ def test_methods_on_the_same_route_run_once_and_the_base_model_is_the_measure() 
     count = Counting()
     rows = Samples((torch.eye(4).repeat(25, 1),), torch.zeros(100, dtype=torch.int64))
     ways = [Contender(name, Route((Stage(count),)), 8, lambda choose, show: np.empty(0)) for name in ("base", "same")]
-    found = standings(ways, rows, Plan(Promise(0.9, 0.9), folds=2), tell=silent)
+    found = standings(ways, rows, Plan(Promise(0.9, 0.9), folds=2), on_progress=silent)
     assert count.calls == 100 + 2 * 10  # warming up for each of two folds
     assert [found.fidelity(one) for one in found.outcomes] == [1.0, 1.0]
     assert [found.accuracy(one) for one in found.outcomes] == [0.25, 0.25]
@@ -185,7 +185,7 @@ def rows() -> Samples:
 @pytest.fixture(scope="module")
 def beside(model: CachedModel, rows: Samples) -> Standings:
     ranges, samples = set_aside(checked(rows, model.program.spec), PLAN.seed)
-    return compare(model, model, ranges, samples, PLAN, tell=silent)
+    return compare(model, model, ranges, samples, PLAN, on_progress=silent)
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def trained(model: CachedModel, lessons: Lessons, rows: Samples) -> tuple[Explor
     """Return what was explored, in a folder that was new, and the first words of what was told meanwhile."""
     told: set[str] = set()
     found = explore(
-        model, [0], lessons, checked(rows, model.program.spec), 0, tell=lambda text, _: told.add(text.split()[0])
+        model, [0], lessons, checked(rows, model.program.spec), 0, on_progress=lambda text, _: told.add(text.split()[0])
     )
     return found, told
 
@@ -235,7 +235,7 @@ def test_baselines_answer_every_row_and_those_with_exits_keep_the_promise(beside
 def test_caches_that_compare_are_told_with_what_they_cost(model: CachedModel, rows: Samples) -> None:
     samples = checked(rows, model.program.spec)
     known = checked(Samples({"image": digits()[0][:300]}), model.program.spec)
-    told = traditional(model, 0, known, samples, PLAN, tell=silent)
+    told = traditional(model, 0, known, samples, PLAN, on_progress=silent)
     names = ("MB", "alone equal", "hit rate", "fidelity", "lookup ms")
     found = {row["cache"]: [float(str(row[name])) for name in names] for row in told}
     assert len(found) == 8
@@ -251,7 +251,7 @@ def test_rules_under_several_limits_are_told_by_the_mean_over_all_of_them(
     model: CachedModel, explored: Explored, rows: Samples
 ) -> None:
     samples = checked(rows, model.program.spec)
-    under = under_limits(model, explored, samples, PLAN, budgets=(1, 8_000_000), tell=silent)
+    under = under_limits(model, explored, samples, PLAN, budgets=(1, 8_000_000), on_progress=silent)
     figures = {row["rule"]: row for row in under.rows()}
     assert set(figures) == {SEARCH, *RULES}
     assert figures[SEARCH][f"mean / {SEARCH}"] == Interval(1.0, 1.0, 1.0)

@@ -118,7 +118,7 @@ def test_what_exits_gain_is_told_for_every_batch_over_the_same_policy_without(co
 
 def measured(subject: Subject, report: Report, plan: Plan, cores: tuple[int, ...] = ()) -> None:
     part, setting = partial(report.measure, plan), Setting(paced=0.02)
-    on_engines(subject, report.sides, part, setting, tell=quiet, cores=cores)
+    on_engines(subject, report.sides, part, setting, on_progress=quiet, cores=cores)
 
 
 @pytest.mark.parametrize(("model", "other"), [("chain", "GraphB(0, 8)"), ("backwards", "continuous")])

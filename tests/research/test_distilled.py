@@ -87,7 +87,7 @@ def test_what_is_left_learns_the_answers_of_the_whole_network(six: Exported) -> 
     fit = Samples(inputs, None).ordered(graph.inputs, graph.dims)
     before = {name: weights[name].clone() for name in found.weights()}
     taught = {name: tensor.clone() for name, tensor in before.items()}
-    learn(found, taught, teacher, fit, seed=0, tell=quiet)
+    learn(found, taught, teacher, fit, seed=0, on_progress=quiet)
 
     def apart(some: dict[str, Tensor]) -> float:
         run = compile_graph(found, some, backend="eager", threads=1)
@@ -100,7 +100,7 @@ def test_what_is_left_learns_the_answers_of_the_whole_network(six: Exported) -> 
 @pytest.mark.slow
 def test_a_model_directory_of_texts_is_distilled(texts_model: CachedModel) -> None:
     fit, asked = (checked(some, texts_model.program.spec) for some in (samples(0, FIT), unseen()))
-    found = distil(texts_model, fit, seed=0, tell=quiet)
+    found = distil(texts_model, fit, seed=0, on_progress=quiet)
     assert found is not None
     name, run, size = found
     assert name == "2 of 3 blocks, distilled"

@@ -77,7 +77,7 @@ def test_texts_of_any_length_are_compared_and_other_exits_keep_the_same_promise(
     )
     ranges, asked = set_aside(checked(rows, texts_model.program.spec), 0)
     fit = checked(samples(0, FIT), texts_model.program.spec)
-    found = compare(texts_model, None, ranges, asked, Plan(PROMISE, folds=2), fit=fit, tell=quiet)
+    found = compare(texts_model, None, ranges, asked, Plan(PROMISE, folds=2), fit=fit, on_progress=quiet)
     named = {one.name: one for one in found.outcomes}
     assert {"texts alone", "learned caches", "DeeBERT", "PABEE"} <= set(named)
     assert all(found.fidelity(one) >= 0.82 for one in found.outcomes)

@@ -122,7 +122,7 @@ def test_a_model_that_was_stored_with_an_encoder_for_each_of_some_lengths_answer
 ) -> None:
     sentences = some_sentences(40, seed=5)
     program = load_sequence(as_stored_before(directory, tmp_path / "before", (8, 10, LONGEST)), backend=backend)
-    assert [len(graph.rungs) for graph in program.graphs] == [3, 0]
+    assert [len(graph.buckets) for graph in program.graphs] == [3, 0]
     assert program.spec == load_sequence(directory).spec
     answers = answer_all(program.twin(), rows_of(sentences).numpy())
     assert [[int(word) for word in row if word] for row in answers] == [backwards(words) for words in sentences]

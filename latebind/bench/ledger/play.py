@@ -71,7 +71,7 @@ async def play(
     *,
     inject: Sequence[Injecting] = (),
     patience: float = PATIENCE,
-    tell: Progress = lambda text, share: None,
+    on_progress: Progress = lambda text, share: None,
 ) -> Played:
     """Send so many requests at these times (seconds from now) and return when all have ended or are lost."""
     loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ async def play(
     async with _connected(target, played.ledger, patience) as clients:
         played.began = loop.time()
         beside = [loop.create_task(one.run(requests, played.ledger)) for one in inject]
-        beside.append(loop.create_task(_watch(target.process, played, requests, tell)))
+        beside.append(loop.create_task(_watch(target.process, played, requests, on_progress)))
         for number, time in zip(range(requests), times, strict=False):
             due = played.began + time
             wait = due - loop.time()
@@ -122,11 +122,13 @@ async def _connected(target: Target, ledger: Ledger, patience: float) -> AsyncIt
             await client.close()
 
 
-async def _watch(process: int, played: Played, requests: int, tell: Progress) -> None:
+async def _watch(process: int, played: Played, requests: int, on_progress: Progress) -> None:
     """Report progress, and record the server's memory if it is on this machine, at intervals."""
     loop = asyncio.get_running_loop()
     while True:
-        tell(f"{played.ledger.asked_count:,} requests, {played.ledger.open} open", played.ledger.asked_count / requests)
+        on_progress(
+            f"{played.ledger.asked_count:,} requests, {played.ledger.open} open", played.ledger.asked_count / requests
+        )
         if process:
             # On a thread, for the system takes 20 ms to count the pages, and requests are due meanwhile.
             played.memory.append((loop.time() - played.began, await asyncio.to_thread(taken, process)))

@@ -44,8 +44,8 @@ def exits(
     from latebind.bench.subject import Setting
 
     setting = Setting(backend, (frontend_core,), engine_core, seed, log)
-    with reporting(), progress("asking two servers") as tell:
-        found = bench.closed(subject.load(), setting=setting, folds=tuning.wanted(), full=full, progress=tell)
+    with reporting(), progress("asking two servers") as on_progress:
+        found = bench.closed(subject.load(), setting=setting, folds=tuning.wanted(), full=full, progress=on_progress)
     gain = found.gain(seed)
     requests = len(found.on.answers)
     show(f"{subject.model}: {requests} requests a side, closed loop, batch 1, seed {seed}", found.rows())

@@ -94,9 +94,11 @@ def ledger(
             ]
             console.print(f"{', '.join(mix.models)} over {', '.join(mix.protocols)}, seed {seed}")
             settle()
-            with progress("ledger") as tell:
+            with progress("ledger") as on_progress:
                 arrivals = poisson(rate, Random(seed))
-                played = uvloop.run(play(target, Questions(mix), arrivals, requests, inject=faults, tell=tell))
+                played = uvloop.run(
+                    play(target, Questions(mix), arrivals, requests, inject=faults, on_progress=on_progress)
+                )
         found = tables(played)
         show_tables(found)
     save(json_file, {**found, "evidence": played.ledger.evidence})

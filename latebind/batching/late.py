@@ -361,7 +361,9 @@ class Late(LazyPlus):
         for place, entry in enumerate(view.entries):
             model, resting, stage = view.model_of(entry), len(entry.members), entry.stage
             most = min(model.most, view.granularity)
-            full = resting >= most
+            # A full batch gains nothing by waiting. But where misses may be dropped, it takes time from new requests,
+            # of which most leave: the digits' network answered 0.72 to 0.95 of what it did without the overload level.
+            full = resting >= most and (model.depth is None or model.keeps or entry.kept()[0] > 0)
             count = together(model, stage, resting, waiting, most, now)
             in_time = not sheds or entry.due >= now + model.estimate.until_exit(stage, count)
             if count == resting and in_time and (lone or full):

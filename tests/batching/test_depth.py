@@ -266,6 +266,14 @@ def test_where_most_leave_at_once_a_crowd_starts_and_those_that_miss_are_dropped
     assert answered(here) > 0.97 * answered(there)
 
 
+def test_those_that_miss_and_may_be_dropped_wait_for_who_starts_also_where_they_fill_a_batch() -> None:
+    model = crowded()
+    spec = replace(model.spec, max_batch=4, stages=5, kinds=(STATIC,) * 5)
+    stages = tuple([Grid((1,), (Curve((1, 4), (each, 4 * each)),)) for each in (0.02, *[0.25] * 4)])
+    _, records = played_at(replace(model, spec=spec, costs=replace(model.costs, stages=stages)), 30.0)
+    assert answered(records) > 0.85 * len(records)
+
+
 def test_texts_of_any_length_start_likewise() -> None:
     model, quick = (text(stages=2, per_token=seconds, hits={0: 0.9}) for seconds in (0.1, 0.01))
     levels = crowded().costs.levels

@@ -47,10 +47,9 @@ def test_alone_everybody_runs_to_the_end_and_a_crowd_is_answered_nearly_as_at_th
         rate = 2.0 * load.capacity(case, Random(1), 500)
         crowd = load.drawn(load.STEADY, rate, 3_000, rows, Random(2))
         found = {side: load.play(case, side, crowd, 10 * alone) for side in load.POLICIES}
-    # Work is counted in the batches that suit it best, and in so small a network it is more: some start too sure, and
-    # the overload level is taken where nobody is dropped (docs/log/depth.md).
-    assert found[load.NONE_DROPPED].good >= 0.8 * found[load.AT_FLOOR].good
-    assert found[load.OURS].good >= 0.65 * found[load.AT_FLOOR].good
+    # Work is counted in the batches that suit it best, and in so small a network it is more: some start too sure.
+    for side in (load.NONE_DROPPED, load.OURS):
+        assert found[side].good >= 0.8 * found[load.AT_FLOOR].good
     assert all(one.answered.sum() + one.dropped <= 3_000 for one in found.values())
     both = found[load.SHED_FIRST].answered & found[load.FIXED].answered
     assert np.array_equal(found[load.SHED_FIRST].right[both], found[load.FIXED].right[both])

@@ -46,8 +46,8 @@ class Scheduler:
         self.policy = make_policy(config.policy)
         self._sheds = config.policy.shed
         self._models = Models(order=self.policy.order)
-        limit, hopes = config.policy.max_batch, self.policy.counts_exits
-        lanes = [Lane(served, self._models, most=limit, hopes=hopes) for served in config.models]
+        limit, counts_exits = config.policy.max_batch, self.policy.counts_exits
+        lanes = [Lane(served, self._models, most=limit, counts_exits=counts_exits) for served in config.models]
         self._lanes = {lane.name: lane for lane in lanes}
         self._with_levels = [lane for lane in lanes if lane.depth is not None]
         self._workers: list[Worker] = []

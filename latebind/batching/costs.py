@@ -271,12 +271,12 @@ class Estimate:
         return self.rest(batch, 0, 0, inputs, outputs)
 
     @derived
-    def least(self, inputs: int, hopes: bool) -> float:
+    def least(self, inputs: int, counts_exits: bool) -> float:
         """Return the least seconds that a request takes: alone, with the shortest answer of all.
 
-        That is to the end of the network, or to its first exit where the caller `hopes` for exits.
+        That is to the end of the network, or to its first exit where the caller counts on exits (`counts_exits`).
         """
-        return self.until_exit(0, 1, inputs) if hopes else self.whole(1, inputs, self.fewest_outputs)
+        return self.until_exit(0, 1, inputs) if counts_exits else self.whole(1, inputs, self.fewest_outputs)
 
     def between(self, batch: int, stage: int, step: int, inputs: int) -> float:
         """Return the seconds from the start to before step `step` of `stage`: what it takes to catch up."""

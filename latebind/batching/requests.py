@@ -382,11 +382,11 @@ class Lane:
     """One model: its requests that wait, and the estimate of how long its work takes. Policies only read.
 
     Those in the `queue` may start; those in `held` may not, because the model is not in memory. A batch has at most
-    `most` requests; 0: as many as the model was built for. Their work counts on exits where it `hopes` for them. The
-    totals of `models` are kept up to date.
+    `most` requests; 0: as many as the model was built for. Their work is estimated with exits where it
+    `counts_exits`. The totals of `models` are kept up to date.
     """
 
-    def __init__(self, served: ServedModel, models: Models, *, most: int = 0, hopes: bool = False) -> None:
+    def __init__(self, served: ServedModel, models: Models, *, most: int = 0, counts_exits: bool = False) -> None:
         self.spec = served.spec
         self.name = served.spec.name
         self.estimate = Estimate(served.spec, served.costs)
@@ -394,7 +394,7 @@ class Lane:
         self.overload = served.costs.overload
         # Of its operating curve, without that for overload; 0: it has none.
         self.levels = len(served.costs.levels) - (self.overload is not None)
-        if hopes and self.levels:
+        if counts_exits and self.levels:
             dropped = 0.0 if self.overload is None else self.overload.dropped
             self.depth = Depth(self.estimate, self.levels, served.costs.target, served.below, dropped)
         self.queue = Queue(models.order, served.spec)
@@ -414,7 +414,7 @@ class Lane:
         self.mix: dict[int, float] = {}  # by length class, how many of the latest requests had it
         self._mixed = 0.0  # the sum of these
         self.allowed = inf  # usual seconds from arrival to deadline, exponentially weighted
-        self._hopes = hopes and self.estimate.exits
+        self._counts_exits = counts_exits and self.estimate.exits
         self.refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
         self.doubted_at = inf  # when the estimate was last doubted, or that was
         self._models = models
@@ -571,7 +571,7 @@ class Lane:
         self.changes, self._limit = self.estimate.changes, limit
         if self.estimate.by_length:
             seconds = self.work(self.usual)
-        elif self._hopes:
+        elif self._counts_exits:
             seconds = self.estimate.work(limit)
         else:
             inputs = 1 if self.estimate.decoder is None else round(self._inputs)
@@ -615,7 +615,7 @@ class Lane:
 
     def least(self, inputs: int) -> float:
         """Return the least seconds that a request takes."""
-        return self.estimate.least(self.classed(inputs), self._hopes)
+        return self.estimate.least(self.classed(inputs), self._counts_exits)
 
     def outlook(self, wait: float) -> Outlook:
         """Return what a request can expect that runs alone after waiting `wait` seconds."""

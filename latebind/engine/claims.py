@@ -260,8 +260,8 @@ class Claims:
     own, one for each of the query's steps. `free` is the number of free slots.
 
     A call also needs room for its rows, and for those of its query's steps, where these differ in size. There is enough
-    for the largest rows in all slots, but not always in one piece. It is `cramped` while the first in its line waits
-    for that; of those that are, the first is served first (`EngineCalls.grant_room`).
+    for the largest rows in all slots, but not always in one piece. It `lacks_room` while the first in its line waits
+    for that; of those that do, the first is served first (`EngineCalls.grant_room`).
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class Claims:
         self.spec = spec
         self.rows = rows
         self.step_rows = step_rows or {}
-        self.cramped = False
+        self.lacks_room = False
         self._sized_steps = [
             (slots.sized, row, sizes_of_step(spec, step, model))
             for (step, _), (model, slots, row) in self.step_rows.items()
@@ -370,7 +370,7 @@ class Claims:
         the processor's caches still hold the rows used last.
         """
         if wanted > self.free:
-            self.cramped = False
+            self.lacks_room = False
             return None
         if not self._taken[self._next - 1]:
             self._next = 0
@@ -402,14 +402,14 @@ class Claims:
         rows = [] if self.rows.sized is None else [(self.rows.sized, list(slots), sizes)]
         for sized, row, of_step in self._sized_steps:
             rows.append((sized, [row + slot for slot in slots], of_step(sizes)))
-        cramped, begin = self.engine.cramped, None
-        if not cramped or cramped[0] is self:
+        lacking, begin = self.engine.lacking_room, None
+        if not lacking or lacking[0] is self:
             size = sum([sized.bytes_of(len(some), each) for sized, some, each in rows])
             begin = self.engine.extents.take(size, shares=len(slots))
-        self.cramped = begin is None
+        self.lacks_room = begin is None
         if begin is None:
-            if self not in cramped:
-                cramped.append(self)
+            if self not in lacking:
+                lacking.append(self)
             return False
         for slot in slots:
             extents[slot] = begin
@@ -433,7 +433,7 @@ class Claims:
                     return
                 waiting.claimed.set_result(claim)
             self._waiting.pop(0)
-        self.cramped = False
+        self.lacks_room = False
 
     def _no_room(self, wanted: int) -> str:
         free = f"{self.free} of {len(self)} places are free"
@@ -470,7 +470,7 @@ class EngineCalls(asyncio.Protocol):
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
         self.extents = NO_EXTENTS  # for rows that differ in size
-        self.cramped: deque[Claims] = deque()  # of which a call waits for room there
+        self.lacking_room: deque[Claims] = deque()  # of which a call waits for room there
         self._messages: asyncio.Transport | None = None
         self._reader = ToldReader()
         self._unsent: list[bytes] = []  # messages of this turn of the event loop
@@ -513,12 +513,12 @@ class EngineCalls(asyncio.Protocol):
 
     def grant_room(self) -> None:
         """Give room to calls that wait for it, in the order of their lines, until there is too little for the first."""
-        while self.cramped:
-            claims = self.cramped[0]
+        while self.lacking_room:
+            claims = self.lacking_room[0]
             claims.serve_line()
-            if claims.cramped:
+            if claims.lacks_room:
                 return
-            self.cramped.popleft()
+            self.lacking_room.popleft()
 
     def require_engine(self) -> None:
         """Raise `Unavailable` if the engine has ended."""

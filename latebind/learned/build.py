@@ -158,7 +158,7 @@ def recalibrate(
 
 @dataclass(slots=True)
 class Builder:
-    """Makes the learned caches of `program`; `wide` is the same program on all cores, for work that is not measured.
+    """Makes the learned caches of `program`; `parallel` is the same program on all cores, for work that is not measured.
 
     `base` is the network in full precision, where `program` computes in less: fidelity is that to its answers, also for
     requests that no lookup answers.
@@ -170,7 +170,7 @@ class Builder:
     promise: Promise
     seed: int
     progress: Progress
-    wide: Program
+    parallel: Program
     base: Program | None = None
     new_entry: bool = False  # the program has an empty first stage that its directory does not have yet
     stages: tuple[float, ...] = ()
@@ -190,9 +190,9 @@ class Builder:
         """Return a builder for the model as it is in the directory; `backend` None is the one built for."""
         torch.set_num_threads(threads)
         program = load_program(directory, threads=threads, backend=backend)
-        wide, exact = on_all_cores(directory, program), exact_beside(program.backend)
+        parallel, exact = on_all_cores(directory, program), exact_beside(program.backend)
         base = None if exact is None else on_all_cores(directory, replace(program, backend=exact))
-        return cls(program, promise, seed, progress or (lambda text, share: None), wide, base)
+        return cls(program, promise, seed, progress or (lambda text, share: None), parallel, base)
 
     def build(
         self,
@@ -212,7 +212,7 @@ class Builder:
         """
         spec = self.program.spec
         if not self.program.entry and len(spec.inputs) == 1 and not spec.dims:
-            self.program, self.wide = self.program.with_entry(), self.wide.with_entry()
+            self.program, self.parallel = self.program.with_entry(), self.parallel.with_entry()
             self.new_entry = True
         self.measure_stages(fit)
         reason = ""
@@ -232,7 +232,7 @@ class Builder:
         networks = [kind for kind in kinds if kind != BYTES]
         planned = plan(self.program, self.stages, one_row, most=most, kinds=networks)
         if self.new_entry and not (planned and planned[0].stage == 0):
-            self.program, self.wide = self.program.without_entry(), self.wide.without_entry()
+            self.program, self.parallel = self.program.without_entry(), self.parallel.without_entry()
             self.stages, self.new_entry = self.stages[1:], False
             planned = [replace(one, stage=one.stage - 1) for one in planned]
         if not planned:
@@ -240,7 +240,7 @@ class Builder:
         origin = Origin.of(directory, fit, seed=self.seed, presentations=presentations)
         explorer = Explorer(
             program=self.program,
-            wide=self.wide,
+            parallel=self.parallel,
             names=read_model(directory).boundaries(entry=self.program.entry),
             kept=ExplorationFolder.open(folder, origin),
             seed=self.seed,
@@ -344,7 +344,7 @@ class Builder:
     def observe(self, trained: Sequence[TrainedLookup], held_out: Samples) -> Observed:
         """Return what the lookups answer on the samples. Raises `ConfigError` where the network answers with NaN."""
         with all_cores(self.program.threads):
-            seen = observe(self.wide, held_out, [(one.stage, one.function) for one in trained], base=self.base)
+            seen = observe(self.parallel, held_out, [(one.stage, one.function) for one in trained], base=self.base)
         check_answers(seen.answers)
         return seen
 

@@ -153,7 +153,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Explorer:
-    """Trains candidates for `program`; `wide` is the same program on all cores, for work that is not measured.
+    """Trains candidates for `program`; `parallel` is the same program on all cores, for work that is not measured.
 
     `names` are the names of the activations behind each stage but the last. Networks are written to the folder `kept`,
     where activations take at most `DISK` bytes at a time. Each predictor sees about `presentations` rows, counting
@@ -162,7 +162,7 @@ class Explorer:
     """
 
     program: Program
-    wide: Program
+    parallel: Program
     names: tuple[str, ...]
     kept: ExplorationFolder
     seed: int
@@ -222,7 +222,7 @@ class Explorer:
             for stage in {one.stage for one in group}
         }
         with all_cores(torch.get_num_threads()):
-            answers = record_activations(self.wide, fit, rows.order, rooms, on_progress=work.recording)
+            answers = record_activations(self.parallel, fit, rows.order, rooms, on_progress=work.recording)
         labels = fit.labels[rows.order] if fit.labels is not None else None
         every = {stage: Lesson(activations, answers, labels) for stage, activations in rooms.items()}
         return {
@@ -361,7 +361,7 @@ class Explorer:
         shown = rows.order[rows.learn :][:RANGE_ROWS]
         ranges = {one.stage: empty_activations(len(shown), self._shape(one.stage)) for one in planned}
         with all_cores(self.program.threads):
-            record_activations(self.wide, fit, shown, ranges)
+            record_activations(self.parallel, fit, shown, ranges)
         lessons = slice(0, min(len(network.classes) for network in networks))
         lengths = None if fit.lengths is None else fit.lengths[rows.order[rows.learn :][lessons]]
         trained = []
@@ -443,9 +443,9 @@ def passes_over(rows: int, presentations: int) -> int:
 
 def on_all_cores(directory: ModelDirectory, program: Program) -> Program:
     """Return the same program, loaded for all cores that this process may use."""
-    wide = load_program(directory, threads=_cores(), backend=program.backend)
+    parallel = load_program(directory, threads=_cores(), backend=program.backend)
     torch.set_num_threads(program.threads)
-    return wide
+    return parallel
 
 
 @contextmanager

@@ -117,12 +117,12 @@ def in_float64(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
     if graph.buckets:
         return by_bucket(graph, partial(in_float64, weights=weights))
 
-    def wide(argument: Argument) -> Argument:
+    def in_double(argument: Argument) -> Argument:
         if isinstance(argument, Constant) and argument.kind == "dtype":
             return replace(argument, name=WIDER.get(argument.name, argument.name))
         return argument
 
-    nodes = tuple(node.map_arguments(wide) for node in graph.nodes)
+    nodes = tuple(node.map_arguments(in_double) for node in graph.nodes)
     run = in_eager(replace(graph, nodes=nodes), {name: _widened(weights[name]) for name in graph.weights()})
     return lambda *inputs: run(*map(_widened, inputs))
 

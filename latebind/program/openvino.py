@@ -365,10 +365,10 @@ def _in_eight_bits(model: Foreign) -> Foreign:
             numbers, axis = numbers.reshape(len(numbers), -1, GROUP), 2
         scales = np.maximum(np.abs(numbers).max(axis, keepdims=True) / LARGEST, TINIEST)
         small = ops.constant(np.rint(numbers / scales).astype(np.int8))
-        wide = ops.multiply(ops.convert(small, "f32"), ops.constant(scales))
+        floats = ops.multiply(ops.convert(small, "f32"), ops.constant(scales))
         if axis == 2:
-            wide = ops.reshape(wide, ops.constant(np.array(shape)), special_zero=False)
-        node.input(1).replace_source_output(wide.output(0))
+            floats = ops.reshape(floats, ops.constant(np.array(shape)), special_zero=False)
+        node.input(1).replace_source_output(floats.output(0))
     return model
 
 

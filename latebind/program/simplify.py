@@ -210,8 +210,8 @@ def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, T
         read, alone = (*conv.args[1:3], *norm.args[1:5]), readers[norm.name] == readers[conv.name] == 1
         if not alone or not isinstance(read[0], Weight) or not all(isinstance(one, Weight | None) for one in read):
             continue
-        wide = [weights[one.name].detach().double() if isinstance(one, Weight) else None for one in read]
-        weight, bias, gamma, beta, mean, variance = wide
+        doubles = [weights[one.name].detach().double() if isinstance(one, Weight) else None for one in read]
+        weight, bias, gamma, beta, mean, variance = doubles
         epsilon = norm.args[6]
         assert weight is not None
         assert mean is not None

@@ -87,7 +87,7 @@ def explore(
         origin = Origin.of(base.directory, lessons.fit, seed=seed, presentations=lessons.presentations)
         explorer = Explorer(
             program=base.program,
-            wide=on_all_cores(base.directory, base.program),
+            parallel=on_all_cores(base.directory, base.program),
             names=read_model(base.directory).boundaries(entry=base.program.entry),
             kept=ExplorationFolder.open(lessons.folder or Path(passing), origin),
             seed=seed,

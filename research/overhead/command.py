@@ -149,7 +149,7 @@ def level_row(curves: int, others: int, waiting: int, *, events: int) -> Row:
         spec = ModelSpec(f"net {number}", "1", (), (), STAGES, MAX_BATCH, tuple(LOOKUPS))
         curve = ModelCosts(stages, {}, LOOKUPS, levels=levels, target=1)
         costs = curve if number < curves else ModelCosts(stages, {}, LOOKUPS)
-        lanes.append(lane := Lane(ServedModel(spec, costs, waiting + 1), models, hopes=True))
+        lanes.append(lane := Lane(ServedModel(spec, costs, waiting + 1), models, counts_exits=True))
         lane.update_work(asked.batch_limit(lane))
         lane.add(Request(number, lane.name, 0, 1e6, 1e-3 * number))
         lane.remove(number)

@@ -52,7 +52,7 @@ def length_row(policy: str, mix: str, due: str, *, events: int, seed: int) -> Ro
     random, served = Random(seed), model(WAITING)
     asked = make_policy(PolicyConfig(BATCHING[policy], MAX_BATCH))
     models = Models(asked.order)
-    lane = Lane(served, models, hopes=asked.counts_exits)
+    lane = Lane(served, models, counts_exits=asked.counts_exits)
     lane.update_work(asked.batch_limit(lane))
     for number, length in enumerate(drawn(mix, WAITING + STARTED, random)):
         came, due_at = NOW * number / (WAITING + STARTED), NOW + random.random() * DUE[due] + lane.least(length)

@@ -198,7 +198,7 @@ def test_how_much_longer_all_work_may_take_is_told_by_the_request_with_the_least
 def test_what_other_models_need_of_the_workers_is_not_there_for_depth() -> None:
     def level(others: float) -> int:
         models = Models(Order.DEADLINE)
-        lane, other = (Lane(model, models, hopes=True) for model in (curved(), chain(STATIC, name="other")))
+        lane, other = (Lane(model, models, counts_exits=True) for model in (curved(), chain(STATIC, name="other")))
         for each in (lane, other):
             each.update_work(1)
         for number in range(40):

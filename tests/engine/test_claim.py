@@ -72,7 +72,7 @@ class Lengths:
         self.heard: list[Arrived | Cancelled] = []
         self.sent: dict[int, Claim] = {}
         self.memory, self.extents = memory, extents
-        self.cramped: deque[Claims] = deque()
+        self.lacking_room: deque[Claims] = deque()
         self.too_large: dict[str, str] = {}
         self.loop = asyncio.get_running_loop()
         client, numbers = cast(EngineCalls, self), count(1)
@@ -446,6 +446,6 @@ async def test_a_call_that_gives_up_for_lack_of_room_lets_those_go_on_that_need_
         held, whole, behind = await in_pieces(at)
         whole.cancel()
         held.append(await behind)
-        assert not at.cramped
+        assert not at.lacking_room
         for claim in held:
             claim.release()

@@ -94,9 +94,9 @@ class Adapter:
             raise ConfigError(f"{self.spec.name} has no learned caches in use: build or calibrate it with data first")
         kept = [rows.features for rows in (held_out, lessons) if rows is not None]  # an older build kept fewer
         at_hand = [one for one in caches.at_hand if all(one.name in features for features in kept)]
-        if missing := [lookup.name for lookup in caches.lookups if lookup not in at_hand]:
+        if large := [lookup.name for lookup in caches.lookups if lookup not in at_hand]:
             raise ConfigError(
-                f"{self.spec.name} uses lookups of too many features to adapt: {', '.join(missing)}; build it with others"
+                f"{self.spec.name} uses lookups of too many features to adapt: {', '.join(large)}; build it with others"
             )
         if self.coarse and held_out.end is None:
             raise ConfigError(

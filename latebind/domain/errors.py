@@ -77,6 +77,14 @@ class QueryError(ConfigError):
     """A query file that makes no sense. The message says where, and what to write instead."""
 
 
+class WrongQuery(QueryError):
+    """The query of this name, among several that are read together."""
+
+    def __init__(self, message: str, query: str) -> None:
+        super().__init__(message)
+        self.query = query
+
+
 class RepositoryError(UserError):
     """A model directory that is incomplete, altered or of another format."""
 

@@ -18,7 +18,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from latebind.domain.errors import ConfigError, Unavailable
+from latebind.domain.errors import ConfigError, Unavailable, WrongQuery
 from latebind.domain.picture import Picture
 from latebind.domain.query import lay_out_options
 from latebind.domain.tracing import Trace
@@ -107,7 +107,7 @@ class EngineClient(EngineCalls):
             self._control_writer.write(msgspec.json.encode(order) + b"\n")
             started = msgspec.json.decode(await self._first_line(loading), type=EngineStarted)
             if started.error is not None:
-                raise ConfigError(started.error)
+                raise WrongQuery(started.error, started.query) if started.query else ConfigError(started.error)
         except BaseException:
             await self.kill()
             raise

@@ -19,7 +19,7 @@ import numpy as np
 
 from latebind.adaptation.controller import FULL_DEPTH
 from latebind.domain.config import GenerationsConfig
-from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavailable
+from latebind.domain.errors import ConfigError, LatebindError, NotFound, Unavailable, WrongQuery
 from latebind.domain.model import ModelSpec, TensorSpec, is_floating
 from latebind.domain.picture import Picture
 from latebind.domain.split import public_name
@@ -48,7 +48,7 @@ FIGURES_SECONDS = 0.7  # that the engine gets to tell its figures; then what it 
 
 
 class EngineStartFailed(LatebindError):
-    """An engine did not start; `models` are those to blame, if known, and it `crashed` if its process died."""
+    """An engine did not start; `models` (or queries) are to blame, if known; it `crashed` if its process died."""
 
     def __init__(self, error: LatebindError, models: tuple[str, ...], *, crashed: bool) -> None:
         super().__init__(str(error))
@@ -352,6 +352,8 @@ class Engines:
             names = list(serving.models)
             if isinstance(error, ProbeFailed | Unreadable):
                 blamed: tuple[str, ...] = (error.model,)
+            elif isinstance(error, WrongQuery):
+                blamed = (error.query,)
             else:
                 blamed = tuple([names[each] for each in engine.ran()])
             raise EngineStartFailed(error, blamed, crashed=crashed) from error

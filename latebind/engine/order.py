@@ -4,7 +4,7 @@ And how what is served lies in shared memory, which the answer tells.
 """
 
 import importlib.util
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
-from latebind.domain.errors import ConfigError, RepositoryError
+from latebind.domain.errors import ConfigError, QueryError, RepositoryError, WrongQuery
 from latebind.domain.model import ModelSpec
 from latebind.domain.query import StepRows, lay_out
 from latebind.domain.split import BESIDE
@@ -21,7 +21,7 @@ from latebind.engine.slots import file_bytes
 from latebind.learned.metadata import read_accuracies
 from latebind.preprocessing.settings import reads_as
 from latebind.program.device import IMPORTS
-from latebind.queries.file.definition import read_query
+from latebind.queries.file.definition import query_name, read_query
 from latebind.queries.file.wiring import DefinedQuery
 from latebind.repository.directory import MODEL, STAGES, ModelDirectory
 
@@ -63,7 +63,8 @@ class EngineStarted:
 
     `models` and the number of `rows` by name determine the layout of the slots. `deadlines` are the default seconds of
     queries that have any. `too_large` says of models that memory does not hold as a whole what they take. `caches` is
-    the version of its learned caches that each model uses, where it has any. `error` says why nothing is served, if so.
+    the version of its learned caches that each model uses, where it has any. `error` says why nothing is served, if so,
+    and `query` is the one to blame, if one is.
     """
 
     models: tuple[ModelSpec, ...] = ()
@@ -72,6 +73,7 @@ class EngineStarted:
     too_large: dict[str, str] = field(default_factory=dict)
     caches: dict[str, InUse] = field(default_factory=dict)
     error: str | None = None
+    query: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ class Served:
 def with_queries(models: Sequence[Model], files: Sequence[Path], slots: int) -> Served:
     """Return the models together with the queries of these files.
 
-    Raises `QueryError` for an invalid query, `RepositoryError` where two directories hold models of one name.
+    Raises `WrongQuery` for an invalid query, `RepositoryError` where two directories hold models of one name.
     """
     found: dict[str, Path] = {}
     for model in models:
@@ -162,6 +164,16 @@ def with_queries(models: Sequence[Model], files: Sequence[Path], slots: int) -> 
     mains = [model.directory for model in models if BESIDE not in model.spec.name]
     accuracies = read_accuracies(mains) if files else {}
     readers = {model.spec.name: reads_as(model.directory) for model in models}
-    queries = tuple(read_query(file, specs, accuracies, readers) for file in files)
+    queries = tuple(_read(file, specs, accuracies, readers) for file in files)
     rows = lay_out(specs, [one.query for one in queries], slots)
     return Served((*specs.values(), *(one.query.spec for one in queries)), queries, rows)
+
+
+def _read(
+    file: Path, specs: Mapping[str, ModelSpec], accuracies: Mapping[str, float], readers: Mapping[str, str]
+) -> DefinedQuery:
+    """Return the query of a file, as `read_query` does. Raises `WrongQuery`."""
+    try:
+        return read_query(file, specs, accuracies, readers)
+    except QueryError as error:
+        raise WrongQuery(str(error), query_name(file)) from error

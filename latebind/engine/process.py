@@ -21,7 +21,7 @@ from latebind.adaptation.versions import Versions, versions_folder
 from latebind.batching.policy import make_policy
 from latebind.domain.actions import Action
 from latebind.domain.config import EngineConfig, SchedulerConfig, ServedModel
-from latebind.domain.errors import ConfigError, DoesNotFit, LatebindError
+from latebind.domain.errors import ConfigError, DoesNotFit, LatebindError, WrongQuery
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
@@ -59,7 +59,8 @@ def main(arguments: list[str]) -> None:
             engine = Engine(order, slots, Running(order.engine.crew, places), message_socket, control_socket)
         except LatebindError as error:
             with suppress(ConnectionError):  # the frontend has closed while models were loaded
-                send_line(control_socket, EngineStarted(error=str(error)))
+                query = error.query if isinstance(error, WrongQuery) else ""
+                send_line(control_socket, EngineStarted(error=str(error), query=query))
             return
         except Exception:  # written while the sockets are open: as they close, the frontend kills this process
             logger.exception("the engine cannot begin")

@@ -158,7 +158,7 @@ def recalibrate(
 
 @dataclass(slots=True)
 class Builder:
-    """Makes the learned caches of `program`; `parallel` is the same program on all cores, for work that is not measured.
+    """Makes the learned caches of `program`; `parallel` is the same on all cores, for work that is not measured.
 
     `base` is the network in full precision, where `program` computes in less: fidelity is that to its answers, also for
     requests that no lookup answers.

@@ -153,7 +153,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Explorer:
-    """Trains candidates for `program`; `parallel` is the same program on all cores, for work that is not measured.
+    """Trains candidates for `program`; `parallel` is the same on all cores, for work that is not measured.
 
     `names` are the names of the activations behind each stage but the last. Networks are written to the folder `kept`,
     where activations take at most `DISK` bytes at a time. Each predictor sees about `presentations` rows, counting

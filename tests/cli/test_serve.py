@@ -132,6 +132,7 @@ def test_one_that_keeps_going_serves_the_good_models_says_what_is_wrong_with_oth
     (models / "both.query.toml").write_text(QUERY.replace("scale", "torn"))
     (models / "deep.query.toml").write_text(QUERY.replace("scale", "hollow"))
     (models / "one.query.toml").write_text(QUERY)
+    (models / "wrong.query.toml").write_text(QUERY.replace("first.output", "first.outputs"))
     with launched(models, "--keep-going", log=log) as server:
         assert factor(server.url) == 2.0
         assert is_ready(server.url)
@@ -144,11 +145,13 @@ def test_one_that_keeps_going_serves_the_good_models_says_what_is_wrong_with_oth
             "one": "READY",
             "scale": "READY",
             "torn": "UNAVAILABLE",
+            "wrong": "UNAVAILABLE",
         }
+        assert found["wrong"][1].startswith("wrong.query.toml:5: outputs.y: ")
         assert "differs from the manifest" in found["torn"][1]
         assert str(tmp_path) not in str(found)
         assert found["deep"][1] == "it needs hollow, which cannot be served"
-        assert "5 of the models and queries are not served: both, deep, empty, hollow, torn" in log.read_text()
+        assert "6 of the models and queries are not served: both, deep, empty, hollow, torn, wrong" in log.read_text()
         with pytest.raises(HTTPError) as refused:
             urlopen(f"{server.url}/v2/models/torn", timeout=PATIENCE)
         assert refused.value.code == 503

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from latebind.server.telemetry import SpanExport
 
 NOTHING: Mapping[str, LatebindError | OSError] = {}
+Served = tuple[Engines, Catalogue, partial[Frontend]]
 
 
 @asynccontextmanager
@@ -32,7 +33,7 @@ async def serving(
     wrong: Mapping[str, LatebindError | OSError] = NOTHING,
     event_log: str | None = None,
     loading: Callable[[str, float], None] | None = None,
-) -> AsyncIterator[tuple[Engines, Catalogue, partial[Frontend]]]:
+) -> AsyncIterator[Served]:
     """Serve what is selected while the block lasts; yields what makes its frontend too, which is not open yet.
 
     `first` is what the selection has at the start, and `wrong` what is the matter with the rest. Until they are loaded,

@@ -69,7 +69,7 @@ def test_the_block_bites() -> None:
 
 
 def test_the_frontend_and_its_end_of_the_engine_import_without_torch() -> None:
-    names = modules("server/**/*.py", "repository/*.py", "engine/client.py", "cli/main.py", "cli/serve.py")
+    names = modules("server/**/*.py", "repository/*.py", "engine/client.py", "cli/main.py", "cli/serve.py", "served.py")
     done = import_without(", ".join(names), "torch", "openvino")
     assert done.returncode == 0, done.stderr
 
@@ -134,7 +134,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 SERVES = """
 import sys
-import latebind.cli.main, latebind.cli.serve, latebind.engine.process
+import latebind.cli.main, latebind.cli.serve, latebind.served, latebind.engine.process
 print(sum(name.partition(".")[0] == "latebind" for name in sys.modules))
 """
 

@@ -36,7 +36,7 @@ from latebind.domain.errors import ConfigError, LatebindError
 from latebind.domain.model import ModelSpec
 from latebind.engine.engines import Engines
 from latebind.forks.client import Forked, ForkServer
-from latebind.program.device import NO_TORCH, has_torch
+from latebind.program.device import check_adaptation
 from latebind.repository.listing import Fingerprint
 from latebind.server.gateway import AdaptationFigures, Answer, Array
 
@@ -320,17 +320,11 @@ class Following:
                 await client.close()
 
 
-def check_torch(settings: ServeConfig) -> None:
-    """Raise `ConfigError` if adaptation is wanted, which takes torch, and that is not there."""
-    if settings.adaptation.on and not has_torch():
-        raise ConfigError(f"--adapt trains learned caches, which torch does, and {NO_TORCH}, or leave it out")
-
-
 async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServer) -> Following | None:
     """Start the service beside engines that serve, if it is wanted; it follows what they serve. Close it at the end."""
     if not settings.adaptation.on:
         return None
-    check_torch(settings)
+    check_adaptation(settings.adaptation)
     following = Following(partial(_followed, settings, engines), engines, forks)
     if _followed(settings, engines) is None:
         logger.warning("nothing to adapt: no model that is served has learned caches in use")

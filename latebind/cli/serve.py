@@ -1,17 +1,20 @@
-"""`latebind serve`: the frontend runs in this process, the engine in its own."""
+"""`latebind serve`: the frontend runs in this process, the engine in its own.
+
+What the options need is imported here. The frontend is imported once they are in order and the fork server has begun,
+which imports the engine meanwhile, on another core.
+"""
 
 import asyncio
 import logging
 import signal
-from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-import uvloop
 
-from latebind.adaptation.client import check_torch
 from latebind.batching.policy import make_policy
 from latebind.child import GRPC_READY, READY
 from latebind.cli.console import errors, in_order, progress, reporting, show
@@ -20,20 +23,23 @@ from latebind.compiled import is_compiled
 from latebind.domain.config import ServeConfig
 from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.model import ModelSpec
-from latebind.engine.catalogue import Catalogue
 from latebind.engine.cores import fitted
 from latebind.forks.client import fork_server
 from latebind.heap import settle
 from latebind.logs import write_logs
+from latebind.program.device import check_adaptation
 from latebind.program.metadata import read_texts
 from latebind.repository.listing import Selection, Serving
 from latebind.repository.mirror import open_selection
 from latebind.residency.policy import make_policy as make_eviction
-from latebind.served import NOTHING, serving
 from latebind.server.access import Security
-from latebind.server.gateway import IndexEntry
 from latebind.server.limits import Limits, too_large_a_row
 from latebind.server.listening import check_addresses, families, raise_file_limit
+
+if TYPE_CHECKING:
+    from latebind.engine.catalogue import Catalogue
+    from latebind.served import Served
+    from latebind.server.gateway import IndexEntry
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +105,7 @@ def serve(
         settings, engine = SETTINGS.read(config, given)
         write_logs("frontend", settings.observability.log_format)
         check_policies(settings)
-        check_torch(settings)
+        check_adaptation(settings.adaptation)
         check_addresses(settings.server)
         selection = open_selection(repository, model or (), settings.repository)
         if on is not None:
@@ -112,8 +118,7 @@ def serve(
                 application.wait()
             return
         check_machine(settings.engine, event_log)
-        if not uvloop.run(_serve(settings, tuple(engine), selection, event_log)):
-            raise typer.Exit(1)
+        _serve(settings, tuple(engine), selection, event_log)
 
 
 def check_policies(settings: ServeConfig) -> None:
@@ -122,25 +127,40 @@ def check_policies(settings: ServeConfig) -> None:
     make_eviction(settings.residency)
 
 
-async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, event_log: Path | None) -> bool:
-    """Start the engine, open the frontend, close both in reverse order; return False after a second signal.
+def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, event_log: Path | None) -> None:
+    """Check what is left to check, then serve; exit with 1 after a second signal.
 
     Keys of the engine that are not in `said` are chosen for the cores of this machine.
     """
-    security = Security.by(settings.server)  # its errors come before an engine is started
-    first, wrong = _readable(selection) if settings.generations.keep_going else (selection.first(), NOTHING)
+    security = Security.by(settings.server)
+    first, wrong = _readable(selection) if settings.generations.keep_going else (selection.first(), {})
     texts = read_texts([path for name, path in first.models.items() if name not in wrong])
     settings = fitted(settings, said, texts=texts)
     limits = Limits.by(settings.server)
     raise_file_limit(limits.connections * (1 if settings.server.grpc_port is None else 2))
-    async with AsyncExitStack() as stack:
-        forks = stack.enter_context(fork_server())
+    with fork_server() as forks:
         forks.warm()
+        import uvloop  # noqa: PLC0415  (while the fork server imports)
+
+        from latebind.served import serving  # noqa: PLC0415
+
         told = str(event_log) if event_log else None
+        begin = partial(serving, selection, first, settings, forks, wrong=wrong, event_log=told)
+        if not uvloop.run(_run(begin, settings, security, selection, limits)):
+            raise typer.Exit(1)
+
+
+async def _run(
+    begin: "Callable[..., AbstractAsyncContextManager[Served]]",
+    settings: ServeConfig,
+    security: Security,
+    selection: Selection,
+    limits: Limits,
+) -> bool:
+    """Start the engine, open the frontend, close both in reverse order; return False after a second signal."""
+    async with AsyncExitStack() as stack:
         with progress("loading models") as loading:
-            engines, catalogue, made = await stack.enter_async_context(
-                serving(selection, first, settings, forks, wrong=wrong, event_log=told, loading=loading)
-            )
+            engines, catalogue, made = await stack.enter_async_context(begin(loading=loading))
         frontend = made(settings.server, security=security)
         async with frontend:
             frontend.close_on_signals()
@@ -163,7 +183,7 @@ async def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Select
     return not frontend.hurried
 
 
-def _look_again(catalogue: Catalogue, security: Security) -> None:
+def _look_again(catalogue: "Catalogue", security: Security) -> None:
     """Scan the repository and read the token files and certificates again."""
     catalogue.look()
     if security.tls is not None:
@@ -185,7 +205,7 @@ def _readable(selection: Selection) -> tuple[Serving, Mapping[str, LatebindError
     return first, wrong
 
 
-def say_what(specs: Iterable[ModelSpec], entries: Iterable[IndexEntry], *, as_table: bool) -> None:
+def say_what(specs: Iterable[ModelSpec], entries: "Iterable[IndexEntry]", *, as_table: bool) -> None:
     """Report which models and queries are served: as log lines, or as a table that also has those that are not."""
     if as_table:
         served: list[Mapping[str, object]] = [

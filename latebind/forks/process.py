@@ -52,12 +52,16 @@ class ForkResult:
 
 
 IMPORTED = ("latebind.engine.process",)
+UNUSED = ("openvino.tools.ovc",)
+"""What imported modules can do without: OpenVINO's converter of models in files, a fifth of its import, which tells its
+maker of each import: over the network, by a thread, where forking takes a process of one."""
 LINGER_SECONDS = 60.0
 
 
 def main(words: list[str]) -> None:
     """Serve the socket of this descriptor until the other end is closed; in each forked process, run its module."""
     be_usual()  # forked processes compute: they do not need the short time slices of a frontend that started this one
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # Python takes None for what is not there
     _import(IMPORTED)
     with socket.socket(fileno=int(words[0])) as asked:
         born = ForkServer(asked).serve()

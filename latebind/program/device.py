@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from latebind.domain.config import AdaptationConfig
 from latebind.domain.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ def without_torch(what: object, backend: str) -> str:
     if backend in OPENVINO:
         return f"{what} was built without the files that OpenVINO reads by itself, and {NO_TORCH}, or build it again"
     return f"{what} runs on the backend {backend}, which is torch's, and {NO_TORCH}"
+
+
+def check_adaptation(config: AdaptationConfig) -> None:
+    """Raise `ConfigError` if adaptation is wanted, which takes torch, and that is not there."""
+    if config.on and not has_torch():
+        raise ConfigError(f"--adapt trains learned caches, which torch does, and {NO_TORCH}, or leave it out")
 
 
 def kind_of(device: "str | torch.device") -> str:

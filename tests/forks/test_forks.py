@@ -95,6 +95,13 @@ def test_a_process_that_an_imported_module_has_started_is_none_of_the_fork_serve
                 assert os.read(told, 1)
 
 
+def test_openvino_starts_no_thread_in_it() -> None:
+    pytest.importorskip("openvino")
+    with ForkServer() as forks, told_by("wait", forks=forks, imports=["openvino"]) as (process, told):
+        assert os.read(told, 16) == b"there"
+        assert server_of(process).num_threads() == 1
+
+
 def test_it_has_no_descriptors_of_its_siblings() -> None:
     alone = tell()["files"]
     with told_by("wait"), told_by("wait"):

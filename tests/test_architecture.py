@@ -74,6 +74,11 @@ def test_the_frontend_and_its_end_of_the_engine_import_without_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_options_are_checked_before_the_frontend_is_imported() -> None:
+    done = import_without("latebind.cli.main, latebind.cli.serve", "numpy", "uvloop", "httptools", "orjson")
+    assert done.returncode == 0, done.stderr
+
+
 def test_commands_tell_their_options_without_torch() -> None:
     names = modules("cli/simulate.py", "cli/plan.py", "cli/build.py", "cli/bench/*.py", "*/metadata.py")
     assert len(names) == 9

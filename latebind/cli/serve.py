@@ -25,7 +25,7 @@ from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.model import ModelSpec
 from latebind.engine.cores import fitted
 from latebind.forks.client import fork_server
-from latebind.heap import settle
+from latebind.heap import importing, settle
 from latebind.logs import write_logs
 from latebind.program.device import check_adaptation
 from latebind.program.metadata import read_texts
@@ -140,10 +140,11 @@ def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, e
     raise_file_limit(limits.connections * (1 if settings.server.grpc_port is None else 2))
     with fork_server() as forks:
         forks.warm()
-        import uvloop  # noqa: PLC0415  (while the fork server imports)
+        with importing():  # while the fork server does
+            import uvloop  # noqa: PLC0415
 
-        from latebind.served import serving  # noqa: PLC0415
-
+            from latebind.served import serving  # noqa: PLC0415
+        settle()
         told = str(event_log) if event_log else None
         begin = partial(serving, selection, first, settings, forks, wrong=wrong, event_log=told)
         if not uvloop.run(_run(begin, settings, security, selection, limits)):

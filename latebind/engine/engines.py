@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
+from numpy.random import default_rng  # now: what asks numpy for it first waits for it
 
 from latebind.adaptation.controller import FULL_DEPTH
 from latebind.domain.config import GenerationsConfig
@@ -570,5 +571,5 @@ def _made_up(spec: ModelSpec, tensor: TensorSpec, dims: Mapping[str, int]) -> Ar
     """Return an input of a row, as models are profiled: normal numbers, or zeros where these are valid."""
     shape = tensor.shape_of(dims)
     if is_floating(tensor.dtype) and tensor.dtype != BFLOAT16:
-        return np.random.default_rng(0).standard_normal(shape).astype(tensor.dtype)
+        return default_rng(0).standard_normal(shape).astype(tensor.dtype)
     return np.full(shape, tensor.filler, array_dtype(tensor.dtype))

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import msgspec
 
+from latebind.heap import importing
 from latebind.prompt import be_usual
 
 MESSAGE_BYTES = 1 << 18
@@ -140,8 +141,9 @@ def _import(modules: Sequence[str]) -> None:
     """Import what has not been imported yet, for all processes forked from now on."""
     if all(module in sys.modules for module in modules):
         return
-    for module in modules:
-        importlib.import_module(module)
+    with importing():
+        for module in modules:
+            importlib.import_module(module)
     gc.collect()
     gc.freeze()  # a collection would copy the pages that all processes share
 

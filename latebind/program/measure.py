@@ -13,6 +13,7 @@ from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.random import default_rng  # in the fork server, for all engines
 
 from latebind.domain.costs import Curve, Grid
 from latebind.domain.model import TensorSpec, is_floating
@@ -154,7 +155,7 @@ def with_batch(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
 
 def made_up_inputs(specs: Sequence[TensorSpec], batch: int) -> Arrays:
     """Return normal random numbers for floating-point inputs, and zeros, or the least that is valid, for others."""
-    generator = np.random.default_rng(0)
+    generator = default_rng(0)
     made = []
     for spec in specs:
         shape = (batch, *spec.shape)

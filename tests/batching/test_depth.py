@@ -290,6 +290,19 @@ def test_texts_of_any_length_start_likewise() -> None:
     assert answered(records[0]) > 1.1 * answered(records[1])
 
 
+def test_texts_that_may_be_dropped_run_before_no_others_that_would_be_late() -> None:
+    levels = crowded().costs.levels
+    model = text(stages=8, per_token=0.1, hits={0: 0.9})
+    model = replace(model, costs=replace(model.costs, levels=levels, target=1))
+    strict = replace(model, costs=replace(model.costs, levels=levels[:-1]))
+    lengths = [(length, 1) for length in (5, 8, 10, 17)]
+    found = []
+    for one in (model, strict):
+        some = poisson(one, rate=2.0, requests=1500, allowed=18.0, random=Random(3), lengths=lengths)
+        found.append(answered(Noted(one).run(some)))
+    assert found[0] > 1.1 * found[1]
+
+
 @pytest.mark.parametrize("hits", [0.3, 0.5, 0.9])
 def test_no_more_are_dropped_than_leave_the_answers_as_good_as_promised(hits: float) -> None:
     """Also where nearly all that start could be dropped: then fewer start."""

@@ -12,7 +12,7 @@ import typer
 
 from latebind.cli.commands import what_to_install
 from latebind.cli.console import Row, console, in_order, reporting, save, show_tables
-from latebind.cli.options import JsonFile
+from latebind.cli.options import JsonFile, Repository
 from latebind.cli.serve import check_policies
 from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.domain.config import ServeConfig
@@ -39,10 +39,7 @@ STATE, TOLD = "state", "told"
 
 
 def check(
-    repository: Annotated[
-        str,
-        typer.Argument(help="A folder of models, one model directory, or the URL of either, as s3://bucket/models."),
-    ],
+    repository: Repository,
     *,
     model: Annotated[
         list[str] | None, typer.Option(help="Check this model or query; may be repeated. Default: all.")

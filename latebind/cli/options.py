@@ -57,6 +57,9 @@ def _drawable(file: Path | None) -> Path | None:
 DataOption = Annotated[
     list[str] | None, typer.Option(help="An argument key=value for the function that --data names; may be repeated.")
 ]
+Repository = Annotated[
+    str, typer.Argument(help="A folder of models, one model directory, or the URL of either: s3://bucket/models.")
+]
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to FILE as JSON.")]
 Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.", callback=_drawable)]
 Processes = Annotated[int, typer.Option(help="How many runs go on at the same time. Default: one for each core.")]

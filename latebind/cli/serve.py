@@ -18,6 +18,7 @@ import typer
 from latebind.batching.policy import make_policy
 from latebind.child import GRPC_READY, READY
 from latebind.cli.console import errors, in_order, progress, reporting, show
+from latebind.cli.options import Repository
 from latebind.cli.settings import SETTINGS, Given, check_machine
 from latebind.compiled import is_compiled
 from latebind.domain.config import ServeConfig
@@ -47,10 +48,7 @@ ON_RAY = ("replicas", "max_replicas", "replica_cpus")  # options that need --on 
 
 
 def serve(
-    repository: Annotated[
-        str,
-        typer.Argument(help="A folder of models, one model directory, or the URL of either: s3://bucket/models."),
-    ],
+    repository: Repository,
     *,
     model: Annotated[
         list[str] | None, typer.Option(help="Serve this model or query; may be repeated. Default: all.")

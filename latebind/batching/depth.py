@@ -15,7 +15,7 @@ start and those are dropped that do not leave. But they are the ones that would 
 are wrong. So requests run at the *overload* level then: they are promised as much as at the lowest one, at the
 thresholds of the next surer, and that leaves room for a share to be dropped. Once it is used up, requests start as at
 other levels, with time for the whole network, until it is not: it is exceeded by no more than `SAVED` and those that
-are under way.
+are under way, which are the misses of about one deadline, and what was too much is made up for before more are dropped.
 """
 
 from collections.abc import Sequence

@@ -54,7 +54,7 @@ class ForkResult:
 
 IMPORTED = ("latebind.engine.process",)
 UNUSED = ("openvino.tools.ovc",)
-"""What imported modules can do without: OpenVINO's converter of models in files, a fifth of its import, which tells its
+"""What imported modules can do without: OpenVINO's converter of models, half of what its import takes, which tells its
 maker of each import: over the network, by a thread, where forking takes a process of one."""
 LINGER_SECONDS = 60.0
 

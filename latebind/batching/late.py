@@ -16,7 +16,6 @@ length: letting them rest at boundaries answered 1.6 % fewer in time at the capa
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple
 
 from mypy_extensions import mypyc_attr
 
@@ -450,7 +449,7 @@ class Late(LazyPlus):
         return Launch(pools[runs].lane.name, chosen.numbers)
 
 
-class Begun(NamedTuple):
+class Begun:
     """What a worker has started of models with levels: all of it ends in `rests` seconds if nobody leaves early.
 
     `spare` are the seconds that may go by before that, with nobody late. What calibration has shown of a level holds
@@ -459,8 +458,9 @@ class Begun(NamedTuple):
     the overload level (`Depth`), which do not count here.
     """
 
-    rests: float
-    spare: float
+    def __init__(self, rests: float, spare: float) -> None:
+        self.rests = rests
+        self.spare = spare
 
     @classmethod
     def of(cls, view: Worker, now: float) -> "Begun":

@@ -25,6 +25,13 @@ def test_no_module_that_is_compiled_defines_what_msgspec_makes() -> None:
     assert _defines_structs(ROOT / "latebind/batching/decisions.py")
 
 
+def test_no_method_of_a_named_tuple_has_functions_within() -> None:
+    """Mypyc ends with an internal error there."""
+    assert [str(module) for module in LISTED if _has_closures_in_tuples((ROOT / module).read_text())] == []
+    closure = "class Pair(NamedTuple):\n    def added(self):\n        def add(): ...\n"
+    assert _has_closures_in_tuples(closure)
+
+
 def test_every_class_that_one_derives_from_is_compiled_with_it() -> None:
     """The batching policies build on each other: one alone would not compile."""
     policies = set((ROOT / "latebind/batching").glob("*.py")) - {ROOT / module for module in LISTED}
@@ -44,3 +51,14 @@ def _defines_structs(module: Path) -> bool:
     classes = [node for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.ClassDef)]
     bases = {ast.unparse(base).rpartition(".")[2] for one in classes for base in one.bases}
     return not bases.isdisjoint({"Struct", "EqualButLast"}) or any(one.keywords for one in classes)
+
+
+def _has_closures_in_tuples(source: str) -> bool:
+    tuples = (
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "NamedTuple" for base in node.bases)
+    )
+    methods = (node for found in tuples for node in found.body if isinstance(node, ast.FunctionDef))
+    closures = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    return any(isinstance(node, closures) for method in methods for node in ast.walk(method) if node is not method)

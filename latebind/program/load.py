@@ -5,7 +5,6 @@ other graphs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -31,22 +30,17 @@ from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import MappedTensors, check_weights, read_arrays, read_tensors
 
 SPARE = 32 << 20  # bytes that the further copies of a model may take
-AT_ONCE = 2  # OpenVINO compiles outside Python's lock: nine small stages are ready after 1.63 s, one by one after 1.97
 
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is read of a model: its graphs, the bytes of its weights, and what compiles one of them for some use.
-
-    `at_once` stages may be compiled at a time.
-    """
+    """What is read of a model: its graphs, the bytes of its weights, and what compiles one of them for some use."""
 
     model: StoredModel
     backend: str
     graphs: tuple[Graph, ...]
     weights: Mapping[str, Any]
     make: Callable[[int, CompileOptions], StageFunction]
-    at_once: int = 1
 
 
 def load_program(
@@ -71,8 +65,7 @@ def load_program(
     there = _read(directory, backend, device=device)
     copies = has_copies(2 * sum(weight.nbytes for weight in there.weights.values()), twins)  # for one row and for any
     options = CompileOptions(threads, device=device, streams=streams, copies=copies, packs=there.model.packs)
-    with ThreadPoolExecutor(there.at_once) as pool:
-        stages = tuple(pool.map(lambda number: there.make(number, options), range(len(there.graphs))))
+    stages = tuple(there.make(number, options) for number in range(len(there.graphs)))
     program = _program(directory, there, stages, threads=threads, device=device)
     passed = (
         made_up_inputs(program.spec.inputs, 1) if device == HOST else made_up_tensors(program.spec.inputs, 1, device)
@@ -192,7 +185,7 @@ def _of_files(
     def make(number: int, use: CompileOptions) -> StageFunction:
         return read_stage(directory, place_of(number - first), graphs[number], arrays, backend=backend, options=use)
 
-    return _Read(model, backend, graphs, arrays, make, AT_ONCE)
+    return _Read(model, backend, graphs, arrays, make)
 
 
 def _check(directory: ModelDirectory, graphs: Iterable[Graph], weights: Collection[str]) -> None:

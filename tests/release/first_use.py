@@ -96,7 +96,9 @@ def _direct() -> str:
 @contextmanager
 def running(command: list[str], folder: Path) -> Iterator[tuple[int, IO[str]]]:
     """Run a server; yields its process and what it prints. At the end it is asked to stop, and must do so with 0."""
-    with subprocess.Popen(command, cwd=folder, env=plain(), stdout=subprocess.PIPE, text=True) as server:
+    # A shell ignores SIGINT for what it runs in the background, and what it starts would too.
+    listening = ["env", "--default-signal=INT", *command]
+    with subprocess.Popen(listening, cwd=folder, env=plain(), stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         too_late = Timer(STARTED, server.kill)
         too_late.start()

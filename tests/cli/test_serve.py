@@ -111,6 +111,10 @@ def test_on_hang_up_the_server_looks_for_new_versions_and_serves_them(tmp_path: 
         assert factor(server.url) == 3.0
 
 
+def states(found: dict[str, tuple[str, str]]) -> dict[str, str]:
+    return {name: state for name, (state, _) in found.items()}
+
+
 def index(url: str) -> dict[str, tuple[str, str]]:
     """Return state and reason of everything in the repository's index."""
     with urlopen(Request(f"{url}/v2/repository/index", b"{}"), timeout=PATIENCE) as reply:
@@ -137,7 +141,7 @@ def test_one_that_keeps_going_serves_the_good_models_says_what_is_wrong_with_oth
         assert factor(server.url) == 2.0
         assert is_ready(server.url)
         found = index(server.url)
-        assert {name: state for name, (state, _) in found.items()} == {
+        assert states(found) == {
             "both": "UNAVAILABLE",
             "deep": "UNAVAILABLE",
             "empty": "UNAVAILABLE",
@@ -190,7 +194,7 @@ def test_one_that_keeps_going_leaves_out_only_the_models_that_are_too_large_for_
     with launched(models, "--keep-going", "--memory", "12MB", "--slots", "4") as server:
         assert factor(server.url) == 2.0
         found = index(server.url)
-        assert {name: state for name, (state, _) in found.items()} == {
+        assert states(found) == {
             "both": "UNAVAILABLE",
             "large": "UNAVAILABLE",
             "pair": "UNAVAILABLE",

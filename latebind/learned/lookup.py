@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -30,7 +31,7 @@ from latebind.program.device import HOST, processor_flags
 from latebind.program.graph import Graph
 from latebind.program.metadata import read_model
 from latebind.program.pieces import EvictableStage, Piece
-from latebind.program.stage_files import anything, read_stage
+from latebind.program.stage_files import anything, read_all, read_stage
 from latebind.program.stored import read_stages
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.tensors import MappedTensors
@@ -234,8 +235,15 @@ def load_lookups(
     same time. Raises `RepositoryError` if the caches do not fit the model, `ConfigError` for a backend that cannot be
     used here.
     """
-    features = partial(_features, backend=backend, threads=threads, device=device, streams=streams)
-    return _by_stage(directory, backend, read_whole, lambda stage, files: [features(one) for one in files])
+    made = partial(_features, backend=backend, threads=threads, device=device, streams=streams)
+
+    def features(found: Mapping[int, Sequence[LookupFiles]]) -> dict[int, list[StageFunction]]:
+        makes = [partial(made, one) for files in found.values() for one in files]
+        stored = all(one.stored is not None for files in found.values() for one in files)
+        functions = iter(read_all(makes) if stored else [make() for make in makes])
+        return {stage: list(islice(functions, len(files))) for stage, files in found.items()}
+
+    return _by_stage(directory, backend, read_whole, features)
 
 
 def open_lookups(
@@ -247,11 +255,12 @@ def open_lookups(
     """
     pieces: dict[int, Piece] = {}
 
-    def placed(stage: int, files: Sequence[LookupFiles]) -> Sequence[StageFunction]:
-        pages = [one.weights.pages(one.weights) for one in files if isinstance(one.weights, MappedTensors)]
-        load = [partial(_features, one, backend=backend, threads=threads, streams=streams) for one in files]
-        pieces[stage] = Piece(pages, load, backend=backend)
-        return pieces[stage].stages
+    def placed(found: Mapping[int, Sequence[LookupFiles]]) -> dict[int, Sequence[StageFunction]]:
+        for stage, files in found.items():
+            pages = [one.weights.pages(one.weights) for one in files if isinstance(one.weights, MappedTensors)]
+            load = [partial(_features, one, backend=backend, threads=threads, streams=streams) for one in files]
+            pieces[stage] = Piece(pages, load, backend=backend)
+        return {stage: piece.stages for stage, piece in pieces.items()}
 
     def read(directory: ModelDirectory, name: str, *, stored: bool) -> MappedTensors:
         del stored  # they have both
@@ -272,16 +281,20 @@ def _by_stage(
     directory: ModelDirectory,
     backend: str,
     read: Read,
-    features: Callable[[int, Sequence[LookupFiles]], Sequence[StageFunction]],
+    features: Callable[[Mapping[int, Sequence[LookupFiles]]], Mapping[int, Sequence[StageFunction]]],
 ) -> dict[int, Lookup]:
-    """Return the lookups of a model by stage, with what `features` makes of the networks at one stage."""
+    """Return the lookups of a model by stage, with what `features` makes of the networks by stage."""
     caches, found = read_caches(directory), dict[int, Lookup]()
     if caches is None or not caches.lookups:
         return found
     behind = _behind(directory)
-    for stage in sorted({one.stage for one in caches.lookups}):
-        files = _checked(directory, [one for one in caches.at_hand if one.stage == stage], backend, read, behind)
-        made = zip(files.items(), features(stage, list(files.values())), strict=True)
+    checked = {
+        stage: _checked(directory, [one for one in caches.at_hand if one.stage == stage], backend, read, behind)
+        for stage in sorted({one.stage for one in caches.lookups})
+    }
+    compiled = features({stage: list(files.values()) for stage, files in checked.items()})
+    for stage, files in checked.items():
+        made = zip(files.items(), compiled[stage], strict=True)
         functions = {name: LookupFunction(network, one.head, whole=_takes_whole(one)) for (name, one), network in made}
         thresholds = {one.name: one.threshold for one in caches.lookups if one.stage == stage}
         reads = behind[stage][1]

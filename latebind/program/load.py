@@ -24,7 +24,7 @@ from latebind.program.measure import made_up_inputs, made_up_tensors
 from latebind.program.metadata import StoredModel, read_model, read_profile
 from latebind.program.pieces import Piece
 from latebind.program.program import Program
-from latebind.program.stage_files import anything, has_files, needs_file, place_of, read_stage
+from latebind.program.stage_files import anything, has_files, needs_file, place_of, read_all, read_stage
 from latebind.program.stored import read_graph, read_stages
 from latebind.repository.directory import SEQUENCE, WEIGHTS, ModelDirectory
 from latebind.repository.tensors import MappedTensors, check_weights, read_arrays, read_tensors
@@ -41,6 +41,7 @@ class _Read:
     graphs: tuple[Graph, ...]
     weights: Mapping[str, Any]
     make: Callable[[int, CompileOptions], StageFunction]
+    from_files: bool = False
 
 
 def load_program(
@@ -65,7 +66,8 @@ def load_program(
     there = _read(directory, backend, device=device)
     copies = has_copies(2 * sum(weight.nbytes for weight in there.weights.values()), twins)  # for one row and for any
     options = CompileOptions(threads, device=device, streams=streams, copies=copies, packs=there.model.packs)
-    stages = tuple(there.make(number, options) for number in range(len(there.graphs)))
+    makes = [partial(there.make, number, options) for number in range(len(there.graphs))]
+    stages = tuple(read_all(makes) if there.from_files else [make() for make in makes])
     program = _program(directory, there, stages, threads=threads, device=device)
     passed = (
         made_up_inputs(program.spec.inputs, 1) if device == HOST else made_up_tensors(program.spec.inputs, 1, device)
@@ -185,7 +187,7 @@ def _of_files(
     def make(number: int, use: CompileOptions) -> StageFunction:
         return read_stage(directory, place_of(number - first), graphs[number], arrays, backend=backend, options=use)
 
-    return _Read(model, backend, graphs, arrays, make)
+    return _Read(model, backend, graphs, arrays, make, from_files=True)
 
 
 def _check(directory: ModelDirectory, graphs: Iterable[Graph], weights: Collection[str]) -> None:

@@ -17,8 +17,6 @@ import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from latebind.domain.errors import LatebindError
 from latebind.domain.model import StepSpec
@@ -65,6 +63,8 @@ def show(title: str, rows: SomeRows, *, to: Console | None = None) -> None:
 
     If the terminal is too narrow for every word, the cells of each row are printed one below another instead.
     """
+    from rich.table import Table  # noqa: PLC0415  (a server without a terminal needs neither this nor rich.progress)
+
     keys = [key for key in rows[0] if any(written(row[key]) for row in rows)] if rows else []
     columns = {key: [written(row[key]) for row in rows] for key in keys}
     table = Table(title=title, title_justify="left", header_style="bold")
@@ -159,10 +159,17 @@ def progress(title: str) -> Iterator[Callable[[str, float], None]]:
 
         yield say
         return
-    text = TextColumn("{task.description}")
-    columns = (text, BarColumn(), TaskProgressColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    from rich import progress as shown  # noqa: PLC0415
+
+    columns = (
+        shown.TextColumn("{task.description}"),
+        shown.BarColumn(),
+        shown.TaskProgressColumn(),
+        shown.TimeElapsedColumn(),
+        shown.TimeRemainingColumn(),
+    )
     # steps of a build differ in pace: the estimate looks back further than rich's half minute
-    with Progress(*columns, console=errors, transient=True, speed_estimate_period=ESTIMATE_SECONDS) as bars:
+    with shown.Progress(*columns, console=errors, transient=True, speed_estimate_period=ESTIMATE_SECONDS) as bars:
         task = bars.add_task(title, total=1.0)
         yield lambda doing, share: bars.update(task, description=f"{title}: {doing}", completed=share)
 

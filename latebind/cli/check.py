@@ -35,7 +35,7 @@ from latebind.server.access import Security
 from latebind.server.limits import Limits, too_large_a_row
 
 FINE, FAULTY = "fine", "faulty"
-STATE, TOLD = "state", "told"
+STATE, NOTE = "state", "note"
 
 
 def check(
@@ -61,7 +61,7 @@ def check(
 
     * `latebind check models`
     * `latebind check models --config latebind.toml --memory 2GiB`
-    * `latebind check models --split resnet=1:90,2:10 --json told.json`
+    * `latebind check models --split resnet=1:90,2:10 --json found.json`
     """
     with reporting():
         settings, said = SETTINGS.read(config, given)
@@ -84,8 +84,8 @@ def check(
         "the server": [*_packages(settings), *_memory(found, [row for row in queries if row[STATE] == FINE], settings)],
     }
     show_tables(tables)
-    for told in selection.passed_over():
-        console.print(told, markup=False)
+    for note in selection.passed_over():
+        console.print(note, markup=False)
     faults = [row for rows in tables.values() for row in rows if row[STATE] == FAULTY]
     console.print(f"faulty: {len(faults)}" if faults else "nothing is wrong", highlight=False)
     save(json_file, dict(zip(("models", "queries", "server"), tables.values(), strict=True)))
@@ -101,7 +101,7 @@ class Whole:
     directory: ModelDirectory
     backend: str
     weights: int  # bytes
-    told: str  # what is worth knowing all the same
+    note: str  # what is worth knowing all the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +154,19 @@ def _opened(path: Path, settings: ServeConfig) -> Whole:
     spec = model.spec()
     if engine.exits:
         spec, _ = with_caches(spec, profile.costs(), caches, floor=engine.floor)
-    told = [too_large_a_row(spec.inputs, Limits.by(settings.server))]
+    notes = [too_large_a_row(spec.inputs, Limits.by(settings.server))]
     if not profile.matches_this_machine(threads=engine.threads, backend=backend):
-        told.append("it was measured on another machine, or with other threads: each start measures it again")
-    return Whole(spec, directory, backend, profile.weight_bytes, "; ".join(filter(None, told)))
+        notes.append("it was measured on another machine, or with other threads: each start measures it again")
+    return Whole(spec, directory, backend, profile.weight_bytes, "; ".join(filter(None, notes)))
 
 
 def _model(name: str, found: Found) -> Row:
     """Return what there is to say of a model, or of a name that leads to nothing that can be served."""
-    row: Row = dict.fromkeys(("model", "version", "answers", STATE, "backend", "stages", "weights MB", TOLD), "")
+    row: Row = dict.fromkeys(("model", "version", "answers", STATE, "backend", "stages", "weights MB", NOTE), "")
     model, _, number = name.partition(BESIDE)
     split, whole = found.selection.splits.get(model), found.whole.get(name)
     version = number or (split.main if split else "")
-    row |= {"model": model, "version": version, STATE: FAULTY, TOLD: found.wrong.get(name, "")}
+    row |= {"model": model, "version": version, STATE: FAULTY, NOTE: found.wrong.get(name, "")}
     if split is not None:
         row["answers"] = f"{split.shares[version]:g} %" if version in split.shares else SHADOW
     if whole is None:
@@ -177,26 +177,26 @@ def _model(name: str, found: Found) -> Row:
         "backend": whole.backend,
         "stages": whole.spec.stages,
         "weights MB": f"{whole.weights / 1e6:.2f}",
-        TOLD: whole.told,
+        NOTE: whole.note,
     }
 
 
 def _query(name: str, file: Path, found: Found) -> Row:
     """Read a query over the models that are whole."""
-    row: Row = {"query": name, "models": "", "steps": "", STATE: FAULTY, TOLD: found.wrong.get(name, "")}
+    row: Row = {"query": name, "models": "", "steps": "", STATE: FAULTY, NOTE: found.wrong.get(name, "")}
     if name in found.wrong:
         return row
     needed = found.serving.queries[name].models
     row["models"] = ", ".join(needed)
     if missing := [model for model in needed if model in found.wrong]:
-        return row | {TOLD: f"it needs {', '.join(missing)}, which cannot be served"}
+        return row | {NOTE: f"it needs {', '.join(missing)}, which cannot be served"}
     mains = {one.spec.name: one for name, one in found.whole.items() if BESIDE not in name}
     specs = {name: one.spec for name, one in mains.items()}
     readers = {name: reads_as(one.directory) for name, one in mains.items()}
     try:
         query = read_query(file, specs, read_accuracies([one.directory for one in mains.values()]), readers).query
     except (LatebindError, OSError) as error:
-        return row | {TOLD: found.selection.explain(error)}
+        return row | {NOTE: found.selection.explain(error)}
     return row | {"steps": in_order(query.spec.steps), STATE: FINE}
 
 
@@ -215,17 +215,17 @@ def _memory(found: Found, queries: Sequence[Row], settings: ServeConfig) -> Iter
         served = with_queries([*found.whole.values()], files, settings.engine.slots)
         budget = settings.residency.budget and served.left_of(settings.residency.budget)
     except LatebindError as error:
-        yield {"part": "memory", STATE: FAULTY, TOLD: found.selection.explain(error)}
+        yield {"part": "memory", STATE: FAULTY, NOTE: found.selection.explain(error)}
         return
     weights = sum(one.weights for one in found.whole.values())
-    told = f"weights {weights / 1e6:.1f} MB; slots {served.bytes / 1e6:.1f} MB once all have been used"
+    note = f"weights {weights / 1e6:.1f} MB; slots {served.bytes / 1e6:.1f} MB once all have been used"
     if not budget:
-        yield {"part": "memory", STATE: FINE, TOLD: told}
+        yield {"part": "memory", STATE: FINE, NOTE: note}
         return
     yield {
         "part": "memory",
         STATE: FINE,
-        TOLD: f"{told}; {budget / 1e6:.1f} MB of --memory are left for models and batches",
+        NOTE: f"{note}; {budget / 1e6:.1f} MB of --memory are left for models and batches",
     }
     for one in found.whole.values():
         if one.weights > budget:
@@ -236,8 +236,8 @@ def _memory(found: Found, queries: Sequence[Row], settings: ServeConfig) -> Iter
                 if never
                 else "it is loaded stage by stage, again for each batch: give more --memory or fewer --slots"
             )
-            told = f"{one.spec.name} has {one.weights / 1e6:.1f} MB of weights: {how}"
-            yield {"part": "memory", STATE: FAULTY if never else FINE, TOLD: told}
+            note = f"{one.spec.name} has {one.weights / 1e6:.1f} MB of weights: {how}"
+            yield {"part": "memory", STATE: FAULTY if never else FINE, NOTE: note}
 
 
 def _failing(part: str, call: Callable[[], object]) -> Iterator[Row]:
@@ -245,4 +245,4 @@ def _failing(part: str, call: Callable[[], object]) -> Iterator[Row]:
     try:
         call()
     except ConfigError as error:
-        yield {"part": part, STATE: FAULTY, TOLD: str(error)}
+        yield {"part": part, STATE: FAULTY, NOTE: str(error)}

@@ -30,7 +30,7 @@ from latebind.domain.errors import (
 )
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.pieces import in_pieces
-from latebind.engine.shared import NO_STEP, WROTE, Told, ToldReader, pack_arrived, pack_cancelled
+from latebind.engine.shared import NO_STEP, WROTE, Notice, NoticeReader, pack_arrived, pack_cancelled
 from latebind.engine.slots import NO_EXTENTS, ModelSlots, Rows, Sizes, shapes_of
 from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.server.gateway import NO_DIMS, Answer, Shown, StepAnswer
@@ -77,7 +77,7 @@ class Claim:
         self._places = places
         self._sized = sized
         self._sent = self._released = False
-        self._ended: list[Told | None] = [None] * len(requests)
+        self._ended: list[Notice | None] = [None] * len(requests)
         self._pending = len(requests)
         self._steps: dict[int, list[StepAnswer]] = {}  # of a query, by request
         self._answered: asyncio.Future[Answer] | None = None  # while `send` waits
@@ -172,31 +172,31 @@ class Claim:
             if end is not None or not self._sent:
                 self._claims.free_slot(slot)
 
-    def receive(self, told: Told) -> None:
+    def receive(self, notice: Notice) -> None:
         """Handle the end of one request, of one step of a query, or of one token; the last end answers the call."""
-        if told.node == NO_STEP:
-            place = self._requests.index(told.request)
-            self._ended[place] = told
+        if notice.node == NO_STEP:
+            place = self._requests.index(notice.request)
+            self._ended[place] = notice
             self._pending -= 1
             if self._released:
                 self._claims.free_slot(self._slots[place])
             if not self._pending and self._answered is not None and not self._answered.done():
-                self._answer(cast(list[Told], self._ended))
-        elif told.node == WROTE:
-            self.tokens = told.option
+                self._answer(cast(list[Notice], self._ended))
+        elif notice.node == WROTE:
+            self.tokens = notice.option
             if self.on_tokens is not None:
                 self.on_tokens()
         else:
-            spec = self.spec.steps[told.node]
-            name, fidelity = spec.models[told.option], None
+            spec = self.spec.steps[notice.node]
+            name, fidelity = spec.models[notice.option], None
             model, slots, first = self._claims.step_rows[spec.name, name]
             if model.lookups:
-                row = first + self._slots[self._requests.index(told.request)]
+                row = first + self._slots[self._requests.index(notice.request)]
                 fidelity = round(float(slots.promised[row]), FIDELITY_DIGITS)
             elif model.promised is not None:
                 fidelity = model.promised.fidelity
-            step = StepAnswer(spec.name, name, told.stage, told.first, told.second, fidelity)
-            self._steps.setdefault(told.request, []).append(step)
+            step = StepAnswer(spec.name, name, notice.stage, notice.first, notice.second, fidelity)
+            self._steps.setdefault(notice.request, []).append(step)
 
     def fail(self, error: LatebindError) -> None:
         """Answer the call with an error, whatever becomes of its requests."""
@@ -215,7 +215,7 @@ class Claim:
             found[tensor.name] = rows[part]
         return found
 
-    def _answer(self, ends: Sequence[Told]) -> None:
+    def _answer(self, ends: Sequence[Notice]) -> None:
         """Answer the call, all of whose requests have ended."""
         spec, outputs = self.spec, self._outputs()
         for end in ends:
@@ -472,7 +472,7 @@ class EngineCalls(asyncio.Protocol):
         self.extents = NO_EXTENTS  # for rows that differ in size
         self.lacking_room: deque[Claims] = deque()  # of which a call waits for room there
         self._messages: asyncio.Transport | None = None
-        self._reader = ToldReader()
+        self._reader = NoticeReader()
         self._unsent: list[bytes] = []  # messages of this turn of the event loop
         self._claims: dict[str, Claims] = {}
         self._alive = False
@@ -543,9 +543,9 @@ class EngineCalls(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass the requests, steps and tokens that have ended to their claims."""
-        for told in self._reader.feed(data):
-            claim = self.sent.pop(told.request) if told.node == NO_STEP else self.sent[told.request]
-            claim.receive(told)
+        for notice in self._reader.feed(data):
+            claim = self.sent.pop(notice.request) if notice.node == NO_STEP else self.sent[notice.request]
+            claim.receive(notice)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Answer everything in flight with `Unavailable`, because the engine has gone."""
@@ -563,7 +563,7 @@ class EngineCalls(asyncio.Protocol):
             self.on_lost()
 
 
-def _error(spec: ModelSpec, end: Told, too_large: str) -> LatebindError:
+def _error(spec: ModelSpec, end: Notice, too_large: str) -> LatebindError:
     """Return the error of a request. `too_large` says what its model takes where memory does not hold all of it."""
     subject = spec.name
     if spec.steps and end.stage >= 0:  # a query: the step that it had reached

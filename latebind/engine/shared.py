@@ -126,14 +126,14 @@ class Owners:
 # kind, more follows, priority, streams, model, trace, slot, input length, sizes, request, deadline
 TO_ENGINE = Struct("<BBB?HIIIQQd")
 ARRIVED, CANCELLED = 0, 1  # the kinds
-TO_FRONTEND = Struct("<BxhhHQff")  # the fields of `Told`
+TO_FRONTEND = Struct("<BxhhHQff")  # the fields of `Notice`
 NO_STEP = -1  # the node in a message about the end of a whole request
 WROTE = -2  # the node in a message about tokens
 MOST_TOKENS = (1 << 16) - 1  # of which a message can tell; the end of the request tells of the others
 Numbers = tuple[int, ...]
 
 
-class Told(NamedTuple):
+class Notice(NamedTuple):
     """What the engine tells of a request, by its `node`.
 
     NO_STEP: it has ended. If the outcome is ANSWERED, its outputs are in its slot. `stage` is the stage at which it
@@ -239,18 +239,18 @@ class EventReader:
         return found
 
 
-class ToldReader:
+class NoticeReader:
     """Unpacks bytes from the engine; keeps an incomplete message until the rest arrives."""
 
     def __init__(self) -> None:
         self._bytes = b""
 
-    def feed(self, data: bytes) -> Iterator[Told]:
+    def feed(self, data: bytes) -> Iterator[Notice]:
         """Yield the messages that `data` completes; the end of a request comes after its steps and tokens."""
         data = self._bytes + data
         whole = len(data) - len(data) % TO_FRONTEND.size
         self._bytes = data[whole:]
-        return map(Told._make, TO_FRONTEND.iter_unpack(data[:whole]))
+        return map(Notice._make, TO_FRONTEND.iter_unpack(data[:whole]))
 
 
 # Places ---------------------------------------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ def test_a_faulty_model_and_what_needs_it_are_told_and_the_rest_is_fine(folder: 
     (query,) = told["queries"]
     assert query["state"] == "faulty"
     assert (
-        query["told"]
-        == told["models"][1]["told"]
+        query["note"]
+        == told["models"][1]["note"]
         == (
             "scale/2/weights.safetensors differs from the manifest: it was changed or only partly copied; "
             "build it again"
@@ -73,8 +73,8 @@ def test_a_query_over_a_model_that_is_not_there_or_that_names_what_it_has_not_is
     (folder / "wrong.query.toml").write_text(QUERY.replace("first.output", "first.outputs"))
     told = checked(folder, code=1)
     assert states(told["queries"], "query") == [("both", "fine"), ("gone", "faulty"), ("wrong", "faulty")]
-    assert told["queries"][1]["told"] == "there is no model 'scael' in the repository: did you mean 'scale'?"
-    assert told["queries"][2]["told"].startswith("wrong.query.toml:5: outputs.y: ")
+    assert told["queries"][1]["note"] == "there is no model 'scael' in the repository: did you mean 'scale'?"
+    assert told["queries"][2]["note"].startswith("wrong.query.toml:5: outputs.y: ")
 
 
 def test_versions_of_a_split_are_told_with_their_shares_and_one_that_is_missing_is_faulty(folder: Path) -> None:
@@ -83,12 +83,12 @@ def test_versions_of_a_split_are_told_with_their_shares_and_one_that_is_missing_
     assert rows[1:] == [
         ("scale", "1", "90 %", "fine"), ("scale", "2", "10 %", "fine"), ("scale", "3", "shadow", "faulty"),
     ]  # fmt: skip
-    assert told["models"][-1]["told"] == "model 'scale' has no version '3' in the repository: it has 1, 2"
+    assert told["models"][-1]["note"] == "model 'scale' has no version '3' in the repository: it has 1, 2"
 
 
 def test_a_split_and_a_name_of_what_there_is_not_are_faulty(folder: Path) -> None:
     told = checked(folder, "--split", "scael=1:90,2:10", code=1)
-    assert "did you mean 'scale'?" in {row["model"]: row["told"] for row in told["models"]}["scael"]
+    assert "did you mean 'scale'?" in {row["model"]: row["note"] for row in told["models"]}["scael"]
     told = checked(folder, "--model", "scael", "--model", "other", code=1)
     assert states(told["models"], "model") == [("other", "fine"), ("scael", "faulty")]
 
@@ -104,17 +104,17 @@ def test_what_a_model_or_an_option_needs_that_is_not_installed_is_told(
         monkeypatch.setitem(sys.modules, module, None)
     options = ("--backend", "openvino", "--grpc-port", "0", "--otlp", "http://127.0.0.1:4318")
     told = checked(folder, *options, code=1)
-    assert {row["told"] for row in told["models"]} == {"openvino is not installed: pip install 'latebind[openvino]'"}
+    assert {row["note"] for row in told["models"]} == {"openvino is not installed: pip install 'latebind[openvino]'"}
     grpc, telemetry, _ = told["server"]
-    assert "pip install 'latebind[grpc]'" in grpc["told"]
-    assert telemetry["told"] == "OpenTelemetry is not installed: pip install 'latebind[telemetry]'"
+    assert "pip install 'latebind[grpc]'" in grpc["note"]
+    assert telemetry["note"] == "OpenTelemetry is not installed: pip install 'latebind[telemetry]'"
 
 
 def test_what_does_not_fit_into_memory_is_told(folder: Path) -> None:
     told = checked(folder, "--memory", "1GiB", code=0)
-    assert "of --memory are left for models and batches" in told["server"][0]["told"]
+    assert "of --memory are left for models and batches" in told["server"][0]["note"]
     told = checked(folder, "--memory", "1KiB", code=1)
-    assert told["server"][0]["told"].startswith("residency.budget is 1024 bytes, and slots for 3 models and queries")
+    assert told["server"][0]["note"].startswith("residency.budget is 1024 bytes, and slots for 3 models and queries")
 
 
 @pytest.mark.parametrize(("stages", "state", "how"), [(2, "faulty", "a stage of it"), (3, "fine", "stage by stage")])
@@ -127,7 +127,7 @@ def test_a_model_is_faulty_where_a_stage_alone_is_too_large(folder: Path, stages
     assert 0 < with_queries([large], [], 1).bytes < 100_000
     _, row = check._memory(found, [], settings)
     assert row["state"] == state
-    assert how in str(row["told"])
+    assert how in str(row["note"])
 
 
 def test_a_server_that_runs_at_the_port_is_no_fault(folder: Path) -> None:

@@ -23,7 +23,7 @@ from latebind.domain.errors import Expired, IllegalEvent, InvalidRequest, Refuse
 from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, StageKind, TensorSpec
 from latebind.engine.claims import LATEST_SECONDS, Claim, Claims, EngineCalls
-from latebind.engine.shared import NO_STEP, WROTE, EventReader, Told
+from latebind.engine.shared import NO_STEP, WROTE, EventReader, Notice
 from latebind.engine.slots import Extents, ModelSlots, SlotMemory
 from latebind.server.gateway import NO_DIMS, Answer
 from tests.engine.lengths import WIDTH, mapped, spec_of
@@ -58,11 +58,11 @@ class Pretended:
     def say(self, *tokens: int) -> None:
         """Write so many tokens of the first request's answer, and tell so."""
         self.rows[0, : len(tokens)] = tokens
-        self.sent[1].receive(Told(0, 0, WROTE, len(tokens), 1, 0.0, 0.0))
+        self.sent[1].receive(Notice(0, 0, WROTE, len(tokens), 1, 0.0, 0.0))
 
     def end(self, *tokens: int, request: int = 1, outcome: Outcome = Outcome.ANSWERED) -> None:
         self.rows[0, : len(tokens)] = tokens
-        self.sent.pop(request).receive(Told(outcome, 1, NO_STEP, 0, request, 0.0, 0.0))
+        self.sent.pop(request).receive(Notice(outcome, 1, NO_STEP, 0, request, 0.0, 0.0))
 
 
 class Lengths:
@@ -392,7 +392,7 @@ async def test_rows_have_the_shape_of_their_sizes_and_so_have_answers() -> None:
         for request, slot in zip(event.requests, event.slots, strict=True):
             assert sized.row(slot, 0).tolist() == [request] * 3
             sized.write(slot, [np.full((8, WIDTH), request), np.full(WIDTH, -request)])
-            at.sent.pop(request).receive(Told(Outcome.ANSWERED, 1, NO_STEP, 0, request, 0.0, 0.0))
+            at.sent.pop(request).receive(Notice(Outcome.ANSWERED, 1, NO_STEP, 0, request, 0.0, 0.0))
         outputs = (await call).outputs
         assert outputs["words"].tolist() == [[[place] * WIDTH] * 6 for place in (1, 2)]
         assert outputs["text"].tolist() == [[-1.0] * WIDTH, [-2.0] * WIDTH]
@@ -405,7 +405,7 @@ async def test_only_calls_of_equal_sizes_are_told_with_one_number() -> None:
                 call = asyncio.create_task(claim.send(deadline=SOON))
                 await asyncio.sleep(0)
                 (request,) = at.sent
-                at.sent.pop(request).receive(Told(Outcome.ANSWERED, 1, NO_STEP, 0, request, 0.0, 0.0))
+                at.sent.pop(request).receive(Notice(Outcome.ANSWERED, 1, NO_STEP, 0, request, 0.0, 0.0))
                 await call
         numbers = [event.sizes for event in at.heard if isinstance(event, Arrived)]
         assert len(set(numbers)) == 3

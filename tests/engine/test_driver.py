@@ -34,7 +34,7 @@ from latebind.engine.driver import (
 )
 from latebind.engine.mapping import Steps
 from latebind.engine.process import EventLogFile
-from latebind.engine.shared import NO_STEP, PLACE, WORKERS, WROTE, Owners, Place, Running, ToldReader
+from latebind.engine.shared import NO_STEP, PLACE, WORKERS, WROTE, NoticeReader, Owners, Place, Running
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker
@@ -230,7 +230,7 @@ def test_each_step_tells_of_one_token_more_of_those_that_stream_and_the_end_tell
     sent = list[bytes]()
     driver = driver_of(Decodes(), coming, config=SchedulerConfig((net, chain)), send=sent.append)
     driver._serve_thread()
-    told = list(ToldReader().feed(b"".join(sent)))
+    told = list(NoticeReader().feed(b"".join(sent)))
     assert [(one.node, one.option) for one in told if one.request == 3] == [(WROTE, 1), (WROTE, 2), (NO_STEP, 0)]
     assert sorted(one.request for one in told if one.node == NO_STEP) == [2, 3, 9]
     assert not driver._tokens

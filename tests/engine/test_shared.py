@@ -23,9 +23,9 @@ from latebind.engine.shared import (
     WORKERS,
     WROTE,
     EventReader,
+    Notice,
+    NoticeReader,
     Running,
-    Told,
-    ToldReader,
     Watched,
     models_of,
     pack_arrived,
@@ -82,7 +82,7 @@ def test_a_call_says_so_where_another_of_its_model_has_come_with_it_as_a_whole()
 
 
 TOLD = st.builds(
-    Told,
+    Notice,
     st.sampled_from(Outcome),
     st.integers(-1, 99),
     st.sampled_from((NO_STEP, WROTE)) | st.integers(0, 2**15 - 1),
@@ -94,14 +94,14 @@ TOLD = st.builds(
 
 
 @given(st.lists(TOLD, max_size=8), st.integers(1, 70))
-def test_what_the_engine_tells_survives_being_cut_anywhere(told: list[Told], piece: int) -> None:
+def test_what_the_engine_tells_survives_being_cut_anywhere(told: list[Notice], piece: int) -> None:
     data = b"".join(TO_FRONTEND.pack(*one) for one in told)
-    reader = ToldReader()
+    reader = NoticeReader()
     assert [e for at in range(0, len(data), piece) for e in reader.feed(data[at : at + piece])] == told
 
 
 def test_more_tokens_than_a_message_can_tell_are_told_as_the_most() -> None:
-    assert [one.option for one in ToldReader().feed(pack_wrote(1, MOST_TOKENS + 5))] == [MOST_TOKENS]
+    assert [one.option for one in NoticeReader().feed(pack_wrote(1, MOST_TOKENS + 5))] == [MOST_TOKENS]
 
 
 @pytest.fixture

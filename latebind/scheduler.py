@@ -53,7 +53,7 @@ class Scheduler:
         self._workers: list[Worker] = []
         for number, granularity in enumerate(config.granularities or (ANY_SIZE,) * config.workers):
             worker = Worker(
-                self._models, self.policy.table(), number=number, granularity=granularity, crew=self._workers
+                self._models, self.policy.table(), number=number, granularity=granularity, workers=self._workers
             )
             self._workers.append(worker)
         self._largest_first = sorted(self._workers, key=lambda worker: -worker.granularity)

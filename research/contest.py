@@ -314,8 +314,8 @@ class Simulated:
     ) -> Played:
         served = self._costs.exits if side.exits else self._costs.whole
         last, name = served.spec.stages - 1, served.spec.name
-        crew = len(side.granularities) or side.workers
-        simulator = Simulator(SchedulerConfig((served,), crew, side.policy, side.granularities, at_once=self._cores))
+        workers = len(side.granularities) or side.workers
+        simulator = Simulator(SchedulerConfig((served,), workers, side.policy, side.granularities, at_once=self._cores))
         leaves = early if side.exits else [last] * len(times)
         records = simulator.run(
             Arrival(at, name, allowed, stage, outputs, outputs)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from latebind.engine.crew import LoadedModel
+from latebind.engine.loaded import LoadedModel
 from latebind.learned.lookup import Lookup
 from latebind.program.program import Program
 

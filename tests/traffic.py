@@ -46,15 +46,15 @@ def _model(random: Random, name: str) -> ServedModel:
 def settings(random: Random, policy: str, evict: str) -> SchedulerConfig:
     """Return random models and workers; `evict` is the policy of a memory that is too small, if any."""
     models = tuple([_model(random, f"m{i}") for i in range(random.randint(3, 8) if evict else random.randint(1, 4))])
-    crew, residency = random.choice(((), (), (4,), (1, 2, 8))), ResidencyConfig()
+    sizes, residency = random.choice(((), (), (4,), (1, 2, 8))), ResidencyConfig()
     if evict:
         whole = [sum(model.footprint.sizes[: model.spec.stages]) for model in models]
         budget = max(*whole, int(sum(whole) * random.choice((0.3, 0.5, 0.8))))
         patience, resting = random.choice((0.05, 30.0)), random.choice((0, 0, 20))
         residency = ResidencyConfig(budget, evict, random.random() < 0.8, patience, back_off=0.02, resting=resting)
     batching = PolicyConfig(BATCHING[policy], window=random.choice((0.0, 5e-3)), shed=random.random() < 0.8)
-    workers = len(crew) or random.choice((1, 1, 2))
-    return SchedulerConfig(models, workers, batching, crew, random.choice((0, 0, 1)), residency)
+    workers = len(sizes) or random.choice((1, 1, 2))
+    return SchedulerConfig(models, workers, batching, sizes, random.choice((0, 0, 1)), residency)
 
 
 @dataclass(slots=True)

@@ -337,10 +337,10 @@ class Late(LazyPlus):
         It is 0 where a smaller worker that is idle fits better.
         """
         most = super()._share(view, model)
-        if len(view.crew) < 2 or view.entries:
+        if len(view.workers) < 2 or view.entries:
             return most
         waiting = len(model.queue)
-        idle = [one for one in view.crew if not one.entries and one is not view]
+        idle = [one for one in view.workers if not one.entries and one is not view]
         if waiting < view.granularity and any(one.granularity < view.granularity for one in idle):
             return 0
         alike = 1 + sum(one.granularity == view.granularity for one in idle)

@@ -274,9 +274,9 @@ class Stack(BatchTable):
 class Worker:
     """One worker: what it may run next, waiting requests by model and its started sub-batches. Policies only read.
 
-    Its batches are no larger than its `granularity` (Ebird, section VI). `crew` are all workers. The sub-batches that
-    are `aside` cannot go on, because their next stage is not in memory. One whose stage raised is run again by halves:
-    the halves not run yet are aside too, and in `halves`.
+    Its batches are no larger than its `granularity` (Ebird, section VI). `workers` are all of them. The sub-batches
+    that are `aside` cannot go on, because their next stage is not in memory. One whose stage raised is run again by
+    halves: the halves not run yet are aside too, and in `halves`.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Worker:
         *,
         number: int = 0,
         granularity: int = ANY_SIZE,
-        crew: Sequence["Worker"] = (),
+        workers: Sequence["Worker"] = (),
     ) -> None:
         self.models = models
         self.table = table
@@ -294,7 +294,7 @@ class Worker:
         self.entries: Sequence[SubBatch] = table.entries  # the newest last
         self.number = number
         self.granularity = granularity
-        self.crew = crew
+        self.workers = workers
         self.aside: list[SubBatch] = []
         self.halves: list[SubBatch] = []
         self.running: SubBatch | None = None

@@ -26,7 +26,7 @@ from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
 from latebind.engine.cores import at_once
-from latebind.engine.crew import LoadedModel, load_crew
+from latebind.engine.loaded import LoadedModel, load_for_workers
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
 from latebind.program.measure import made_up_inputs
@@ -95,13 +95,13 @@ def rows(found: Sequence[Taken]) -> TableRows:
 def measure(side: Side) -> Iterator[Resident]:
     """Yield what this process takes once the workers are loaded, and once each has run its largest batch."""
     torch.set_num_threads(side.engine.threads)
-    paths, crew = [Path(side.directory)], list[LoadedModel]()
+    paths, models = [Path(side.directory)], list[LoadedModel]()
     if side.copies:
         for size in side.engine.granularities:
-            crew += load_crew(paths, msgspec.structs.replace(side.engine, granularities=(size,)))[0]
+            models += load_for_workers(paths, msgspec.structs.replace(side.engine, granularities=(size,)))[0]
     else:
-        crew = [model for (model,) in load_crew(paths, side.engine)]
-    spec = crew[0].spec
+        models = [model for (model,) in load_for_workers(paths, side.engine)]
+    spec = models[0].spec
     sizes = side.engine.granularities or (spec.max_batch,)
     file, slots = create_file(), {spec.name: max(sizes)}
     os.ftruncate(file, file_bytes([spec], slots))
@@ -116,7 +116,7 @@ def measure(side: Side) -> Iterator[Resident]:
         inputs, _ = sized.views(numbers)
     for rows, some in zip(inputs, made, strict=True):
         rows[:] = 1 if spec.kinds else some  # as tokens ones, which every model has
-    workers = [Worker({spec.name: model}, memory) for model in crew]
+    workers = [Worker({spec.name: model}, memory) for model in models]
     gc.collect()
     yield resident()
     with ThreadPoolExecutor(at_once(side.engine)) as threads:

@@ -89,12 +89,12 @@ class Replica:
         if not settings.residency.budget:
             return {REPORT: None}
         snapshot = await self._engines.metrics()
-        return {REPORT: report_of(snapshot, settings.engine.crew, {"": settings.server.deadline, **deadlines})}
+        return {REPORT: report_of(snapshot, settings.engine.worker_count, {"": settings.server.deadline, **deadlines})}
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """Report, every second, the load since the last time, as the fields of `Load`."""
         before, self._before = self._before, await self._engines.metrics()
-        return load_between(before, self._before, self._settings.engine.crew)._asdict()
+        return load_between(before, self._before, self._settings.engine.worker_count)._asdict()
 
     async def check_health(self) -> None:
         """Raise `Unavailable` if there has been no engine for long; one that died is usually replaced at once."""

@@ -164,7 +164,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"engine.granularities are {self.granularities}: give batches of 1 or more")
 
     @property
-    def crew(self) -> int:
+    def worker_count(self) -> int:
         """The number of workers."""
         return len(self.granularities) or self.workers
 

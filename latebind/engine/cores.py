@@ -25,8 +25,8 @@ def usable_cores(config: EngineConfig) -> int:
 def at_once(config: EngineConfig) -> int:
     """Return how many workers run at the same time: on a device all, on the CPU those with cores of their own."""
     if config.device != "cpu":
-        return config.crew
-    return max(1, min(config.crew, usable_cores(config) // config.threads))
+        return config.worker_count
+    return max(1, min(config.worker_count, usable_cores(config) // config.threads))
 
 
 def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUP) -> float:

@@ -25,7 +25,7 @@ from latebind.domain.errors import ConfigError, LatebindError, RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.domain.model import ITEM_BYTES
 from latebind.engine.cores import at_once
-from latebind.engine.crew import OWN_NAMES, LoadedModel, as_served
+from latebind.engine.loaded import OWN_NAMES, LoadedModel, as_served
 from latebind.engine.order import with_queries
 from latebind.engine.shared import LOAD_SECONDS, LOADER, LOADS, Running
 from latebind.engine.slots import file_bytes
@@ -86,7 +86,7 @@ def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bo
     return Opened(as_served(program, directory, lookups, config), (*stages, *caches.values()), tuple(caches))
 
 
-def open_crew(
+def open_for_workers(
     paths: Iterable[Path],
     config: EngineConfig,
     residency: ResidencyConfig,
@@ -108,9 +108,8 @@ def open_crew(
     cached = residency.tier == TIERS[0]
     opened = [open_model(path, config, streams=at_once(config), cached=cached) for path in running.loading(paths)]
     opened = [replace(one, model=one.model.named(named)) for one in opened]
-    twins = [
-        [one.model.twin() for one in opened] for _ in range(1, config.crew)
-    ]  # made before measuring: they take memory too
+    # made before measuring: they take memory too
+    twins = [[one.model.twin() for one in opened] for _ in range(1, config.worker_count)]
     served = with_queries([one.model for one in opened], queries, config.slots)
     slots = [file_bytes([one.model.spec], served.rows.total) for one in opened]
     running.load(_largest(slots))
@@ -120,8 +119,8 @@ def open_crew(
         measure(opened[number], budget)  # a first time per backend: what that itself takes is not counted for a model
     first = [measure(one, budget) for one in running.loading(opened)]
     others = [
-        [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(crew, first, strict=True)]
-        for crew in twins
+        [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(models, first, strict=True)]
+        for models in twins
     ]
     workers = at_once(config)
     working = workers * max(model.working for model in first)
@@ -131,8 +130,8 @@ def open_crew(
     batches = [model.spec.max_batch * model.footprint.row for model in first]
     asides = [size for size, model in zip(batches, first, strict=True) if model.costs.aside]
     decoders = sum([size for size, model in zip(batches, first, strict=True) if model.spec.kinds]) // ROW_COPIES
-    resting = (2 * config.crew - workers) * max(batches)
-    resting += config.crew * ((1 + MOST_WAITING) * max(asides, default=0) + decoders)
+    resting = (2 * config.worker_count - workers) * max(batches)
+    resting += config.worker_count * ((1 + MOST_WAITING) * max(asides, default=0) + decoders)
     if working + resting >= budget:
         running.load(_largest([workers * model.working + size for model, size in zip(first, batches, strict=True)]))
         raise ConfigError(
@@ -141,7 +140,9 @@ def open_crew(
         )
     pieces = {one.model.spec.name: one.pieces for one in opened}
     release_memory()  # memory that measuring left behind
-    left = msgspec.structs.replace(residency, budget=budget - working - resting, resting=config.crew * max(batches))
+    left = msgspec.structs.replace(
+        residency, budget=budget - working - resting, resting=config.worker_count * max(batches)
+    )
     return [first, *others], pieces, left
 
 

@@ -25,10 +25,10 @@ from latebind.domain.errors import ConfigError, DoesNotFit, LatebindError, Wrong
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
-from latebind.engine.crew import LoadedModel, load_crew
 from latebind.engine.driver import Driver
+from latebind.engine.loaded import LoadedModel, load_for_workers
 from latebind.engine.mapping import Steps, of_torch
-from latebind.engine.on_demand import Loader, open_crew, told_of_memory
+from latebind.engine.on_demand import Loader, open_for_workers, told_of_memory
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse, with_queries
 from latebind.engine.shared import Listening, Running, send_line
 from latebind.engine.slots import SlotMemory
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
             return
         order = msgspec.json.decode(line, type=EngineOrder)
         try:
-            engine = Engine(order, slots, Running(order.engine.crew, places), message_socket, control_socket)
+            engine = Engine(order, slots, Running(order.engine.worker_count, places), message_socket, control_socket)
         except LatebindError as error:
             with suppress(ConnectionError):  # the frontend has closed while models were loaded
                 query = error.query if isinstance(error, WrongQuery) else ""
@@ -84,13 +84,13 @@ class Engine:
         paths, queries = list(map(Path, order.directories)), list(map(Path, order.queries))
         loader, residency, too_large = None, order.residency, dict[str, str]()
         if order.residency.budget:  # nothing is loaded now; `residency` has the bytes that are left for models
-            workers, pieces, residency = open_crew(
+            workers, pieces, residency = open_for_workers(
                 *(paths, config, order.residency, queries), named=order.named, running=running
             )
             loader = Loader(pieces, running)
             too_large = told_of_memory(workers[0], order.residency.budget, residency.budget)
         else:
-            workers = load_crew(running.loading(paths), config, named=order.named)
+            workers = load_for_workers(running.loading(paths), config, named=order.named)
         models = workers[0]
         if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
             raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")
@@ -102,7 +102,7 @@ class Engine:
                 ServedModel(model.spec, model.costs, rows[model.spec.name], model.footprint, config.below)
                 for model in models
             ),
-            config.crew,
+            config.worker_count,
             order.policy,
             config.granularities,
             at_once(config) if config.granularities else 0,
@@ -119,7 +119,9 @@ class Engine:
 
             staging = DeviceStaging(names, memory, device)
         self._exit.callback(staging.close)
-        self._crew = [Worker({one.spec.name: one for one in each}, memory, stream=staging.stream()) for each in workers]
+        self._workers = [
+            Worker({one.spec.name: one for one in each}, memory, stream=staging.stream()) for each in workers
+        ]
         self._versions = {
             model.spec.name: Versions(versions_folder(model.directory.path, order.adapted), model.directory)
             for model in models
@@ -141,7 +143,7 @@ class Engine:
         with self._blaming(names):
             self._driver = Driver(
                 scheduling,
-                self._crew,
+                self._workers,
                 listen=listening.listen,
                 wake=listening.wake,
                 send=messages.sendall,
@@ -223,7 +225,7 @@ class Engine:
             if levels:
                 own = self._versions[model].levels(name, self._targets[model])
                 levels, kept = promises.of_version(own), min(kept, promises.down_to(min(own)))
-        for worker in self._crew:
+        for worker in self._workers:
             worker.adopt(model, number_of(name), heads, levels)
         if levels:
             self._levels[model] = kept

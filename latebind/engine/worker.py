@@ -17,7 +17,7 @@ import numpy as np
 from latebind.adaptation.controller import BUILT, number_of
 from latebind.domain.actions import Run
 from latebind.domain.events import Exited, StageDone
-from latebind.engine.crew import LoadedModel
+from latebind.engine.loaded import LoadedModel
 from latebind.engine.shared import By, Owners
 from latebind.engine.slots import Shape, Shapes, SizedSlots, Sizes, SlotMemory, front, longest, shapes_of
 from latebind.engine.staging import HostStaging, Stream

@@ -71,9 +71,9 @@ def elastic(
 
 def contenders(cores: int) -> dict[str, Side]:
     """Return all live sides by name, each for an engine on so many cores."""
-    crews = {f"1 x {cores}": (1, cores), f"{cores} x 1": (cores, 1)} if cores > 1 else {"1 x 1": (1, 1)}
+    shapes = {f"1 x {cores}": (1, cores), f"{cores} x 1": (cores, 1)} if cores > 1 else {"1 x 1": (1, 1)}
     found: list[Side] = []
-    for label, (workers, threads) in crews.items():
+    for label, (workers, threads) in shapes.items():
         for window in (0.0, *WINDOWS):
             kind = Kind.OPTIMAL_WAIT if window else Kind.NO_WAIT
             name = f"wait {window * 1e3:g} ms, {label}" if window else f"no wait, {label}"

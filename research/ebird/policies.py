@@ -24,8 +24,8 @@ class Elastic(Stacked):
         del now
         if view.entries:
             return GoOn()
-        granularities = [one.granularity for one in view.crew] or [view.granularity]
-        started = sum(one.resting for one in view.crew)  # CurInf; those aside wait for memory, not for workers
+        granularities = [one.granularity for one in view.workers] or [view.granularity]
+        started = sum(one.resting for one in view.workers)  # CurInf; those aside wait for memory, not for workers
         for model in sorted(view.models.waiting, key=lambda model: model.queue.turn):
             most = min(self.batch_limit(model), view.granularity)
             ready = min(len(model.queue), sum(granularities) - started)

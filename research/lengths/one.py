@@ -26,7 +26,7 @@ from latebind.cli.options import Seed
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.engine.client import EngineClient
-from latebind.engine.crew import LoadedModel, load_crew
+from latebind.engine.loaded import LoadedModel, load_for_workers
 from latebind.engine.order import EngineOrder
 from latebind.engine.slots import SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
@@ -134,7 +134,7 @@ async def parts_of(
     """Yield the parts by name, each of which has the one before it within it; `pause` in seconds."""
     given = [(tokens, torch.ones_like(tokens)) for tokens in texts.tokens]
     uncut, program = load_uncut(directory), load_program(directory)
-    (model,), *_ = load_crew([directory.path], EngineConfig())
+    (model,), *_ = load_for_workers([directory.path], EngineConfig())
     async with AsyncExitStack() as stack:
         engines = {}
         for workers in WORKERS:

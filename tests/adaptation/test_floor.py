@@ -22,7 +22,7 @@ from latebind.domain.config import AdaptationConfig, EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError, Expired, Refused, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
-from latebind.engine.crew import load_model
+from latebind.engine.loaded import load_model
 from latebind.engine.order import EngineOrder
 from latebind.learned.metadata import LIST
 from latebind.queries.scheduler import replayed

@@ -34,8 +34,8 @@ def call(time: float, leaves_at: int, *, allowed: float = 1e3) -> Arrival:
 
 
 def test_with_one_stage_and_workers_of_several_sizes_it_fills_them_as_elastic_batching_does() -> None:
-    model, crew = chain(STATIC, max_batch=16), (1, 1, 2, 4, 8, 16)
-    timeline = Timeline(SchedulerConfig((model,), len(crew), PolicyConfig("late"), crew))
+    model, sizes = chain(STATIC, max_batch=16), (1, 1, 2, 4, 8, 16)
+    timeline = Timeline(SchedulerConfig((model,), len(sizes), PolicyConfig("late"), sizes))
     timeline.run([Arrival(0.0, "net", 1e3, 0, rows=12)])
     assert [len(requests) for _, _, requests in timeline.ran] == [8, 4]
 

@@ -121,7 +121,7 @@ def test_what_does_not_fit_into_memory_is_told(folder: Path) -> None:
 def test_a_model_is_faulty_where_a_stage_alone_is_too_large(folder: Path, stages: int, state: str, how: str) -> None:
     directory = ModelDirectory.open(folder / "other" / "1")
     spec = replace(read_model(directory).spec(), stages=stages)
-    large = check.Whole(spec, directory, "eager", weights=5_000_000, told="")
+    large = check.Whole(spec, directory, "eager", weights=5_000_000, note="")
     found = check.Found(Selection(folder), Serving(), {"other": large}, {})
     settings = ServeConfig(engine=EngineConfig(slots=1), residency=ResidencyConfig(budget=2_000_000))
     assert 0 < with_queries([large], [], 1).bytes < 100_000

@@ -25,7 +25,7 @@ def let_there_be(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores, "usable_cores", lambda config: len(config.cores) or count)
 
 
-def crew(
+def workers_by(
     tmp_path: Path,
     text: str = "",
     *,
@@ -39,7 +39,7 @@ def crew(
     file.write_text(text)
     given = {one.name: None for one in SETTINGS.parameters()} | {"replica_cpus": cpus, **said}
     engine = fitted(*SETTINGS.read(file, given), texts=texts, on=on).engine
-    return engine.crew, engine.threads
+    return engine.worker_count, engine.threads
 
 
 def test_models_that_give_memory_back_may_take_all_there_is_unless_a_budget_is_given(tmp_path: Path) -> None:
@@ -55,19 +55,19 @@ def test_models_that_give_memory_back_may_take_all_there_is_unless_a_budget_is_g
 
 @pytest.mark.usefixtures("eight_cores")
 def test_where_nobody_says_each_core_but_the_frontends_has_a_worker_and_what_is_said_holds(tmp_path: Path) -> None:
-    assert crew(tmp_path) == (7, 1)
-    assert crew(tmp_path, "[server]\nport = 1\n[engine]\nslots = 8\n") == (7, 1)
-    assert crew(tmp_path, "[engine]\nthreads = 2\n") == (3, 2)
-    assert crew(tmp_path, threads=3) == (2, 3)
-    assert crew(tmp_path, cores="1,2") == (2, 1)
-    assert crew(tmp_path, "[engine]\nworkers = 1\n") == (1, 1)
-    assert crew(tmp_path, workers=2) == (2, 1)
-    assert crew(tmp_path, "[engine]\ngranularities = [1, 2]\nthreads = 2\n") == (2, 2)
+    assert workers_by(tmp_path) == (7, 1)
+    assert workers_by(tmp_path, "[server]\nport = 1\n[engine]\nslots = 8\n") == (7, 1)
+    assert workers_by(tmp_path, "[engine]\nthreads = 2\n") == (3, 2)
+    assert workers_by(tmp_path, threads=3) == (2, 3)
+    assert workers_by(tmp_path, cores="1,2") == (2, 1)
+    assert workers_by(tmp_path, "[engine]\nworkers = 1\n") == (1, 1)
+    assert workers_by(tmp_path, workers=2) == (2, 1)
+    assert workers_by(tmp_path, "[engine]\ngranularities = [1, 2]\nthreads = 2\n") == (2, 2)
     with pytest.raises(ConfigError, match="both set the number of workers"):
-        crew(tmp_path, "[engine]\ngranularities = [1, 2]\n", workers=2)
-    assert crew(tmp_path, on="ray") == (1, 1)  # a replica has the cores that it asks for
-    assert crew(tmp_path, on="ray", cpus=4.0) == (3, 1)
-    assert crew(tmp_path, on="ray", cpus=0.5) == (1, 1)
+        workers_by(tmp_path, "[engine]\ngranularities = [1, 2]\n", workers=2)
+    assert workers_by(tmp_path, on="ray") == (1, 1)  # a replica has the cores that it asks for
+    assert workers_by(tmp_path, on="ray", cpus=4.0) == (3, 1)
+    assert workers_by(tmp_path, on="ray", cpus=0.5) == (1, 1)
     assert beside_frontend(EngineConfig(cores=(4, 5, 6))) == 3  # one is left to the frontend all the same
     assert beside_frontend(EngineConfig(cores=tuple(range(8)))) == 7
 
@@ -81,8 +81,8 @@ def test_models_that_read_texts_have_few_workers_of_many_threads(
 ) -> None:
     let_there_be(there, monkeypatch)
     workers, threads = expected
-    assert crew(tmp_path, texts=True) == expected
-    assert crew(tmp_path, texts=True, on="ray", cpus=float(there)) == expected
+    assert workers_by(tmp_path, texts=True) == expected
+    assert workers_by(tmp_path, texts=True, on="ray", cpus=float(there)) == expected
     assert threads_here(About(raw=(RawInput("text", Media.TEXT),))) == threads  # what a build measures with
     assert threads_here(About(raw=(RawInput("picture", Media.PICTURE),))) == threads_here(NOTHING_KNOWN) == 1
     assert workers * threads <= max(2, there - 1)
@@ -90,12 +90,12 @@ def test_models_that_read_texts_have_few_workers_of_many_threads(
 
 @pytest.mark.usefixtures("eight_cores")
 def test_what_is_said_holds_for_texts_too(tmp_path: Path) -> None:
-    assert crew(tmp_path, texts=True, threads=2) == (3, 2)
-    assert crew(tmp_path, "[engine]\nworkers = 4\n", texts=True) == (4, 1)
-    assert crew(tmp_path, texts=True, cores="1") == (1, 1)
-    assert crew(tmp_path, texts=True, cores="1,2,3") == (1, 3)
-    assert crew(tmp_path, texts=True, on="ray") == (1, 1)
-    assert crew(tmp_path, texts=True, device="cuda") == (1, 1)
+    assert workers_by(tmp_path, texts=True, threads=2) == (3, 2)
+    assert workers_by(tmp_path, "[engine]\nworkers = 4\n", texts=True) == (4, 1)
+    assert workers_by(tmp_path, texts=True, cores="1") == (1, 1)
+    assert workers_by(tmp_path, texts=True, cores="1,2,3") == (1, 3)
+    assert workers_by(tmp_path, texts=True, on="ray") == (1, 1)
+    assert workers_by(tmp_path, texts=True, device="cuda") == (1, 1)
 
 
 def test_the_text_tells_of_every_key_once_and_of_no_other() -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional
 from latebind.domain.costs import EMPTY_STAGE, ModelCosts
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.domain.sizes import Dim
-from latebind.engine.crew import LoadedModel
+from latebind.engine.loaded import LoadedModel
 from latebind.engine.slots import Extents, SlotMemory, create_file, file_bytes
 from latebind.program.device import HOST
 from latebind.program.graph import Graph

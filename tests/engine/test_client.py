@@ -17,7 +17,7 @@ from latebind.batching.policy import POLICIES
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import Failed, RepositoryError, Unavailable
 from latebind.domain.eventlog import read_log
-from latebind.engine.crew import load_crew
+from latebind.engine.loaded import load_for_workers
 from latebind.engine.order import EngineOrder, with_queries
 from latebind.repository.listing import find_models
 from latebind.scheduler import Scheduler
@@ -199,6 +199,6 @@ async def test_workers_of_several_granularities_answer_every_call_and_no_more_ru
 def test_two_folders_that_hold_models_of_one_name_are_told(models: Path, tmp_path: Path) -> None:
     (path,) = find_models(models, ["backwards"])
     shutil.copytree(path, tmp_path / "copy" / "1")
-    crew = load_crew([path, tmp_path / "copy" / "1"], EngineConfig(workers=1))
+    by_worker = load_for_workers([path, tmp_path / "copy" / "1"], EngineConfig(workers=1))
     with pytest.raises(RepositoryError, match=r"copy/1 both hold a model named 'backwards': build one"):
-        with_queries(crew[0], [], 4)
+        with_queries(by_worker[0], [], 4)

@@ -16,7 +16,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.eventlog import read_log
-from latebind.engine.crew import load_model
+from latebind.engine.loaded import load_model
 from latebind.learned.metadata import LIST, read_caches
 from latebind.program.load import load_program
 from latebind.repository.directory import MODEL, PROFILE, ModelDirectory

@@ -15,8 +15,8 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.crew import load_model
 from latebind.engine.device import DeviceStaging, DeviceStream
+from latebind.engine.loaded import load_model
 from latebind.engine.slots import ModelSlots, SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker

@@ -21,7 +21,7 @@ from latebind.domain.config import PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.events import Arrived, Cancelled, Event, StageFailed, Woke
 from latebind.domain.model import ModelSpec, TensorSpec
-from latebind.engine.crew import LoadedModel
+from latebind.engine.loaded import LoadedModel
 from latebind.engine.worker import Worker
 from latebind.learned.lookup import Lookup
 from latebind.program.program import Program

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from latebind.domain.actions import Run
 from latebind.domain.model import TensorSpec
-from latebind.engine.crew import LoadedModel
 from latebind.engine.device import DeviceStaging
+from latebind.engine.loaded import LoadedModel
 from latebind.engine.slots import Extents, SlotMemory
 from latebind.engine.staging import HostStaging, Staging
 from latebind.engine.worker import Worker

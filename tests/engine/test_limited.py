@@ -16,7 +16,7 @@ from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError, Refused, Unavailable
 from latebind.engine.client import EngineClient
 from latebind.engine.cores import at_once
-from latebind.engine.on_demand import open_crew, open_model, told_of_memory
+from latebind.engine.on_demand import open_for_workers, open_model, told_of_memory
 from latebind.engine.slots import file_bytes
 from latebind.program.build import build_program
 from latebind.repository.directory import WEIGHTS
@@ -31,11 +31,11 @@ def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> 
     spec = open_model(path, EngineConfig()).model.spec
     slots = file_bytes([spec], {spec.name: EngineConfig().slots})
     with pytest.raises(ConfigError, match="fewer --slots"):
-        open_crew([path], EngineConfig(), ResidencyConfig(slots, "lru"))
+        open_for_workers([path], EngineConfig(), ResidencyConfig(slots, "lru"))
     with pytest.raises(ConfigError, match="more --memory"):
-        open_crew([path], EngineConfig(), ResidencyConfig(slots + MB, "lru"))
+        open_for_workers([path], EngineConfig(), ResidencyConfig(slots + MB, "lru"))
     config = EngineConfig(workers=2)
-    _, pieces, left = open_crew([path], config, ResidencyConfig(slots + 50 * MB, "lru"))
+    _, pieces, left = open_for_workers([path], config, ResidencyConfig(slots + 50 * MB, "lru"))
     assert 48 * MB < left.budget < 50 * MB  # a batch takes little, and in whole MiB
     kept = spec.max_batch * WIDTH * 4  # what requests of a batch keep between stages
     assert (50 * MB - left.budget) % (1 << 20) == (2 * config.workers - at_once(config)) * kept
@@ -63,10 +63,10 @@ def test_what_the_largest_batches_of_all_workers_take_while_they_run_counts(tmp_
     )
     spec = open_model(path, config).model.spec
     slots = file_bytes([spec], {spec.name: config.slots})
-    _, _, left = open_crew([path], config, ResidencyConfig(slots + 100 * MB, "lru"))
+    _, _, left = open_for_workers([path], config, ResidencyConfig(slots + 100 * MB, "lru"))
     assert left.budget == pytest.approx(100 * MB - at_once(config) * 18 * MB, abs=at_once(config) * 4 * MB)
     with pytest.raises(ConfigError, match="smaller --max-batch"):
-        open_crew([path], config, ResidencyConfig(slots + 10 * MB, "lru"))
+        open_for_workers([path], config, ResidencyConfig(slots + 10 * MB, "lru"))
 
 
 def limited(
@@ -123,14 +123,14 @@ async def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it
     spec, config = open_model(path, EngineConfig()).model.spec, EngineConfig(slots=8)
     whole = sum(piece.size for piece in open_model(path, EngineConfig()).pieces)
     memory = file_bytes([spec], {spec.name: config.slots}) + int(0.9 * whole)
-    crew, _, left = open_crew([path], config, ResidencyConfig(memory))
+    by_worker, _, left = open_for_workers([path], config, ResidencyConfig(memory))
     budget = left.budget
     with caplog.at_level("INFO"):
-        told = told_of_memory(crew[0], memory, budget)
+        told = told_of_memory(by_worker[0], memory, budget)
     assert told == {"one": f"it takes {whole / 1e6:.1f} MB and models may take {budget / 1e6:.1f} MB of --memory"}
     assert f"models may take {budget / 1e6:.1f} of {memory / 1e6:.1f} MB" in caplog.text
     assert "one does not fit into memory as a whole" in caplog.text
-    assert told_of_memory(crew[0], memory, whole) == {}
+    assert told_of_memory(by_worker[0], memory, whole) == {}
     async with engine([path], config=config, residency=ResidencyConfig(memory)) as client:
         rows = np.zeros((1, WIDTH), np.float32)
         with pytest.raises(Refused, match=r"loaded piece by piece: it takes [\d.]+ MB .* more --memory"):

@@ -17,7 +17,7 @@ from latebind.domain.config import EngineConfig
 from latebind.domain.errors import RepositoryError
 from latebind.domain.events import Loaded, LoadFailed
 from latebind.engine import on_demand
-from latebind.engine.crew import load_model
+from latebind.engine.loaded import load_model
 from latebind.engine.on_demand import Loader, Opened, measure, open_model
 from latebind.engine.worker import Worker
 from latebind.program.build import build_program

@@ -14,7 +14,7 @@ from latebind.cli.main import app
 from latebind.domain.config import EngineConfig, ResidencyConfig
 from latebind.domain.costs import Curve
 from latebind.domain.model import Promised
-from latebind.engine.crew import load_model
+from latebind.engine.loaded import load_model
 from latebind.learned.metadata import LIST, NEARNESS, ROUNDING, Nearness, StoredCaches, StoredLookup
 from latebind.program.backends import exact_backends
 from latebind.program.build import build_program

@@ -20,7 +20,7 @@ from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve, ModelCosts, at_any_length
 from latebind.domain.events import Exited, StageDone
-from latebind.engine.crew import LoadedModel, load_model
+from latebind.engine.loaded import LoadedModel, load_model
 from latebind.engine.shared import By, Owners
 from latebind.engine.slots import ModelSlots
 from latebind.engine.worker import (

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from latebind.domain.config import EngineConfig
 from latebind.domain.costs import Curve
 from latebind.domain.errors import ConfigError, RepositoryError
-from latebind.engine.crew import load_model
+from latebind.engine.loaded import load_model
 from latebind.learned.activations import apply_heads, features_of, observe
 from latebind.learned.build import Builder, build_caches, recalibrate, without_idle_selectors
 from latebind.learned.compose import Seen

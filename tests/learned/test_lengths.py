@@ -14,7 +14,7 @@ from latebind.domain.costs import Curve, Grid
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import TensorSpec
 from latebind.domain.sizes import Dim
-from latebind.engine.crew import load_model
+from latebind.engine.loaded import load_model
 from latebind.engine.worker import Worker
 from latebind.hosting import build_once
 from latebind.learned.activations import observe

@@ -121,8 +121,8 @@ def played(
 ) -> list[tuple[float, tuple[int, ...]]]:
     """Return when which requests began together, counted from 1."""
     policy = PolicyConfig(BATCHING[name], shed=False)
-    crew = SchedulerConfig((chain(STATIC, curve=LINEAR),), len(granularities), policy, granularities, at_once)
-    timeline = Timeline(crew)
+    config = SchedulerConfig((chain(STATIC, curve=LINEAR),), len(granularities), policy, granularities, at_once)
+    timeline = Timeline(config)
     timeline.run(arrivals)
     return [(time, requests) for time, _, requests in timeline.ran]
 

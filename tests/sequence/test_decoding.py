@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from latebind.domain.actions import Run
 from latebind.domain.config import EngineConfig, PolicyConfig, SchedulerConfig, ServedModel
 from latebind.domain.events import Arrived, Cancelled, Event
-from latebind.engine.crew import LoadedModel, load_model
+from latebind.engine.loaded import LoadedModel, load_model
 from latebind.engine.slots import Extents, SizedSlots, SlotMemory, create_file, file_bytes
 from latebind.engine.worker import Worker
 from latebind.repository.listing import find_models

@@ -107,7 +107,7 @@ class Engines:
         with socket.socket(fileno=messages) as told, socket.socket(fileno=control) as asked:
             with asked.makefile("rb") as lines:
                 order = msgspec.json.decode(lines.readline(), type=EngineOrder)
-            engine = Engine(order, slots, Running(order.engine.crew, running), told, asked)
+            engine = Engine(order, slots, Running(order.engine.worker_count, running), told, asked)
             engine.serve()
 
 

@@ -12,7 +12,7 @@ export class Workers {
     this.pictureEvery = 200;
     this.picture = null; // the one that was counted last
     this.looks = []; // of the last pictures, for each worker whether it ran
-    this.crew = element("div", { class: "cards" });
+    this.cards = element("div", { class: "cards" });
     this.resting = element("p", { class: "note" });
     this.queues = new Table([
       ["Model", (row) => row.name],
@@ -23,7 +23,7 @@ export class Workers {
     ]);
     this.nobody = element("p", { class: "note" }, "Nobody waits, and no model has been asked lately.");
     const legend = "Each square is a request: amber if others were let past it, red if it is past its deadline, otherwise blue. Squares in one frame run together.";
-    this.node = element("div", {}, element("h2", {}, "Workers"), this.crew, this.resting, element("p", { class: "note" }, legend),
+    this.node = element("div", {}, element("h2", {}, "Workers"), this.cards, this.resting, element("p", { class: "note" }, legend),
       element("h2", {}, "Who waits"), element("section", { class: "card" }, this.queues.node, this.nobody));
   }
 
@@ -41,7 +41,7 @@ export class Workers {
     });
     const busiest = workers.filter(({ worker, busy }) => busy > 0 || worker.batches.length > 0);
     busiest.sort((one, other) => Math.round(STEPS * other.busy) - Math.round(STEPS * one.busy) || one.number - other.number);
-    this.crew.replaceChildren(...busiest.map(table));
+    this.cards.replaceChildren(...busiest.map(table));
     write(this.resting, rests(workers.filter((one) => !busiest.includes(one)).map((one) => one.number)));
     const lanes = Object.entries(picture.models).filter(([, lane]) => lane.waiting + lane.held > 0 || lane.rate >= 0.05);
     lanes.sort(([one, { oldest: a }], [other, { oldest: b }]) => Math.round(b) - Math.round(a) || one.localeCompare(other));

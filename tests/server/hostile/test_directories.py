@@ -20,7 +20,7 @@ from hypothesis import strategies as some
 from latebind.adaptation.versions import ABOUT, CURRENT, FORMAT, Versions
 from latebind.domain.config import EngineConfig
 from latebind.domain.errors import LatebindError, QueryError, RepositoryError
-from latebind.engine.crew import load_model
+from latebind.engine.loaded import load_model
 from latebind.learned.metadata import LIST, read_caches
 from latebind.program import graph
 from latebind.program.graph import MOST_BYTES, read_graph_file

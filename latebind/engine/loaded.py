@@ -63,7 +63,7 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
     missing or cannot run this model.
     """
     directory = ModelDirectory.open(path)
-    twins = streams if streams >= config.crew else 0
+    twins = streams if streams >= config.worker_count else 0
     if SEQUENCE in directory.files:
         if config.device != HOST:
             raise ConfigError(f"{path} is a sequence model, not served on {config.device} yet: use --device cpu")
@@ -107,7 +107,7 @@ def as_served(
 OWN_NAMES: Mapping[str, str] = {}
 
 
-def load_crew(
+def load_for_workers(
     paths: Iterable[Path], config: EngineConfig, *, named: Mapping[str, str] = OWN_NAMES
 ) -> list[list[LoadedModel]]:
     """Return the models of each worker, some by other names. Raises `RepositoryError` and `ConfigError`.
@@ -115,11 +115,11 @@ def load_crew(
     Memory that compiling left behind is returned to the system: 5 to 45 MB for models of 3 and 34.
     """
     first = [load_model(path, config, streams=at_once(config)).named(named) for path in paths]
-    crew = [first, *([model.twin() for model in first] for _ in range(1, config.crew))]
+    by_worker = [first, *([model.twin() for model in first] for _ in range(1, config.worker_count))]
     with ThreadPoolExecutor(at_once(config)) as threads:
-        list(threads.map(_warm_up, crew, config.granularities or repeat(None)))
+        list(threads.map(_warm_up, by_worker, config.granularities or repeat(None)))
     release_memory()
-    return crew
+    return by_worker
 
 
 def _warm_up(models: Iterable[LoadedModel], largest: int | None) -> None:

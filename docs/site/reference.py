@@ -80,14 +80,11 @@ def _argument(param: Any) -> str:
 
 
 def _names(param: Any) -> str:
-    """Return an option's names and, where it takes one, its value: `--port INT`."""
+    """Return an option's names and, where it takes one, its value: `--port INTEGER`."""
     names = [f"`{name}`" for name in (*param.opts, *param.secondary_opts)]
-    kind = param.type_descriptor.annotation
-    if param.is_flag or kind is bool:
+    if param.is_flag:
         return ", ".join(names)
-    inner = get_args(kind)[0] if get_origin(kind) is list else kind
-    value = param.metavar or getattr(inner, "__name__", str(inner)).upper()
-    return f"{', '.join(names)} {value}" + (", repeatable" if param.multiple else "")
+    return f"{', '.join(names)} {param.metavar or param.type.name.upper()}" + (", repeatable" if param.multiple else "")
 
 
 def _default(param: Any) -> str:

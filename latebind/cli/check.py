@@ -212,13 +212,13 @@ def _memory(found: Found, queries: Sequence[Row], settings: ServeConfig) -> Iter
     """Yield what slots leave of `--memory`, and which models do not fit into that."""
     files = [found.serving.queries[str(row["query"])].path for row in queries]
     try:
-        served = with_queries([*found.whole.values()], files, settings.engine.slots)
+        served = with_queries([*found.whole.values()], files, settings.engine.slots, memory=settings.residency.budget)
         budget = settings.residency.budget and served.left_of(settings.residency.budget)
     except LatebindError as error:
         yield {"part": "memory", STATE: FAULTY, NOTE: found.selection.explain(error)}
         return
     weights = sum(one.weights for one in found.whole.values())
-    note = f"weights {weights / 1e6:.1f} MB; slots {served.bytes / 1e6:.1f} MB once all have been used"
+    note = f"weights {weights / 1e6:.1f} MB; {served.slots} slots each {served.bytes / 1e6:.1f} MB once all are used"
     if not budget:
         yield {"part": "memory", STATE: FINE, NOTE: note}
         return

@@ -59,7 +59,8 @@ Workers and cores
     with all these cores if all models read texts.
   --threads engine.threads: Threads of each worker. Default: 1; more on more than 9 cores, or if all models read texts.
   --cores engine.cores: Cores for the engine, such as 1 or 2,3. Default: any.
-  --slots engine.slots: The most requests of a model in flight at once. Default: 256.
+  --slots engine.slots: The most requests of a model in flight at once. Default: 256; with --memory
+    fewer, down to 16, where these would take more than a quarter of it.
   --backend engine.backend: Run stages on this backend instead of the one that build chose; build has not compared it.
   --device engine.device: Compute on cpu, cuda or cuda:0. Default: cpu.
 More models than memory holds

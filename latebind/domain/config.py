@@ -138,13 +138,16 @@ class SchedulerConfig:
 
 
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the engine's process runs. `granularities` are Ebird's (section VI)."""
+    """How the engine's process runs. `granularities` are Ebird's (section VI).
+
+    Without a number of `slots`, each model has 256, or fewer where they would take too much of a limited memory.
+    """
 
     workers: int = 1
     granularities: tuple[int, ...] = ()
     threads: int = 1
     cores: tuple[int, ...] = ()
-    slots: int = 256
+    slots: int | None = None
     exits: bool = True
     floor: float = 1.0
     below: float = 1.0
@@ -154,7 +157,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not DEVICE.fullmatch(self.device):
             raise ConfigError(f"engine.device is {self.device!r}: give cpu, cuda, or cuda:0 for the first of several")
-        _require("engine", self, "workers", "threads", "slots", least=1, say="give 1 or more")
+        given = ("workers", "threads", *(() if self.slots is None else ("slots",)))
+        _require("engine", self, *given, least=1, say="give 1 or more")
         for name in ("floor", "below"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ConfigError(f"engine.{name} is {getattr(self, name)}: give a share above 0 and up to 1")

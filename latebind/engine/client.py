@@ -118,7 +118,7 @@ class EngineClient(EngineCalls):
         self.deadlines, self.too_large = started.deadlines, started.too_large
         self.caches = dict(started.caches)
         queries = {name: [step.models for step in spec.steps] for name, spec in self.models.items() if spec.steps}
-        first = lay_out_options(self.order, queries, order.engine.slots).first
+        first = lay_out_options(self.order, queries, started.slots).first
         numbers = count(1)
         for number, (spec, rows) in enumerate(zip(started.models, memory.models, strict=True)):
             step_rows = {
@@ -126,7 +126,7 @@ class EngineClient(EngineCalls):
                 for step, firsts in zip(spec.steps, first.get(spec.name, ()), strict=True)
                 for model, row in zip(step.models, firsts, strict=True)
             }
-            self._claims[spec.name] = Claims(self, number, spec, rows, order.engine.slots, numbers, step_rows)
+            self._claims[spec.name] = Claims(self, number, spec, rows, started.slots, numbers, step_rows)
         self._alive = True
 
     def ran(self) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from latebind.domain.split import public_name
 from latebind.domain.tracing import Trace
 from latebind.engine.claims import Claim
 from latebind.engine.client import EngineClient
-from latebind.engine.order import EngineOrder, InUse, backend_imports
+from latebind.engine.order import MOST_SLOTS, EngineOrder, InUse, backend_imports
 from latebind.engine.preprocessors import Opens, Preprocessors, Unreadable, check_fits, open_preprocessor
 from latebind.engine.shared import LOOK_SECONDS
 from latebind.forks.client import ForkServer
@@ -169,9 +169,9 @@ class Engines:
         return self._preprocessors.get(model)
 
     def places(self, model: str) -> int:
-        """Return the number of slots of each model."""
-        del model
-        return self._order.engine.slots
+        """Return the number of a model's slots."""
+        engine = self._engine
+        return MOST_SLOTS if engine is None or model not in engine.models else engine.places(model)
 
     async def metrics(self) -> Snapshot:
         """Return the metrics of the engine that serves, since it started, with an `age` if they are not new."""

@@ -110,7 +110,7 @@ def open_for_workers(
     opened = [replace(one, model=one.model.named(named)) for one in opened]
     # made before measuring: they take memory too
     twins = [[one.model.twin() for one in opened] for _ in range(1, config.worker_count)]
-    served = with_queries([one.model for one in opened], queries, config.slots)
+    served = with_queries([one.model for one in opened], queries, config.slots, memory=residency.budget)
     slots = [file_bytes([one.model.spec], served.rows.total) for one in opened]
     running.load(_largest(slots))
     budget = served.left_of(residency.budget)

@@ -4,6 +4,7 @@ And how what is served lies in shared memory, which the answer tells.
 """
 
 import importlib.util
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,9 @@ from latebind.repository.directory import MODEL, STAGES, ModelDirectory
 
 PICTURE = b"picture"  # a later line; answered by a `Picture`
 TRACES = b"traces"  # a later line; answered by the traces of requests that have ended since the last one
+MOST_SLOTS, LEAST_SLOTS = 256, 16  # of each model and query, where their number is not given
+PART = 0.25  # of a limited memory that they take then, at most
+
 FORGET = b"forget"  # a later line: reset the metrics, requests so far were trials; answered by an empty object
 
 
@@ -61,13 +65,14 @@ class InUse:
 class EngineStarted:
     """The answer: what is served, models first, then queries.
 
-    `models` and the number of `rows` by name determine the layout of the slots. `deadlines` are the default seconds of
-    queries that have any. `too_large` says of models that memory does not hold as a whole what they take. `caches` is
-    the version of its learned caches that each model uses, where it has any. `error` says why nothing is served, if so,
-    and `query` is the one to blame, if one is.
+    `models` and the number of `rows` by name determine the layout of memory; each has so many `slots`.
+    `deadlines` are the default seconds of queries that have any. `too_large` says of models that memory does not hold
+    as a whole what they take. `caches` is the version of its learned caches that each model uses, where it has any.
+    `error` says why nothing is served, if so, and `query` is the one to blame, if one is.
     """
 
     models: tuple[ModelSpec, ...] = ()
+    slots: int = MOST_SLOTS
     rows: dict[str, int] = field(default_factory=dict)
     deadlines: dict[str, float] = field(default_factory=dict)
     too_large: dict[str, str] = field(default_factory=dict)
@@ -120,10 +125,11 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The specifications of models, then of `queries`, and the rows that each has in shared memory."""
+    """The specifications of models, then of `queries`, and the rows in shared memory: `slots` each, and for steps."""
 
     specs: tuple[ModelSpec, ...]
     queries: tuple[DefinedQuery, ...]
+    slots: int
     rows: StepRows
 
     @property
@@ -146,8 +152,11 @@ class Served:
         return {one.query.name: one.query.deadline for one in self.queries if one.query.deadline}
 
 
-def with_queries(models: Sequence[Model], files: Sequence[Path], slots: int) -> Served:
+def with_queries(models: Sequence[Model], files: Sequence[Path], slots: int | None, *, memory: int = 0) -> Served:
     """Return the models together with the queries of these files.
+
+    Without a number of `slots` it is `MOST_SLOTS`, or as many as take `PART` of the bytes of `memory`, if that is
+    limited; at least `LEAST_SLOTS`.
 
     Raises `WrongQuery` for an invalid query, `RepositoryError` where two directories hold models of one name.
     """
@@ -165,8 +174,16 @@ def with_queries(models: Sequence[Model], files: Sequence[Path], slots: int) -> 
     accuracies = read_accuracies(mains) if files else {}
     readers = {model.spec.name: reads_as(model.directory) for model in models}
     queries = tuple(_read(file, specs, accuracies, readers) for file in files)
-    rows = lay_out(specs, [one.query for one in queries], slots)
-    return Served((*specs.values(), *(one.query.spec for one in queries)), queries, rows)
+    every = (*specs.values(), *(one.query.spec for one in queries))
+
+    def with_slots(number: int) -> Served:
+        return Served(every, queries, number, lay_out(specs, [one.query for one in queries], number))
+
+    if slots is not None or not memory:
+        return with_slots(slots or MOST_SLOTS)
+    numbers = range(LEAST_SLOTS, MOST_SLOTS + 1)
+    fitting = bisect_right(numbers, memory * PART, key=lambda number: with_slots(number).bytes)
+    return with_slots(numbers[max(fitting - 1, 0)])
 
 
 def _read(

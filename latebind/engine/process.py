@@ -94,7 +94,7 @@ class Engine:
         models = workers[0]
         if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
             raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")
-        served = with_queries(models, queries, config.slots)
+        served = with_queries(models, queries, config.slots, memory=order.residency.budget)
         _limit_torch(served.queries, config.threads)
         rows = served.rows.total
         scheduling = SchedulerConfig(
@@ -108,7 +108,7 @@ class Engine:
             at_once(config) if config.granularities else 0,
             residency,
             tuple(one.query for one in served.queries),
-            config.slots,
+            served.slots,
         )
         os.ftruncate(slots, served.bytes)
         memory = SlotMemory(slots, served.specs, rows)
@@ -133,7 +133,7 @@ class Engine:
         }
         self._levels: dict[str, int] = {}  # how many may be used, of models that have any
         self._started = EngineStarted(
-            served.specs, rows, served.deadlines, too_large=too_large, caches=self._first_caches()
+            served.specs, served.slots, rows, served.deadlines, too_large=too_large, caches=self._first_caches()
         )
         log = EventLogFile(Path(order.event_log), scheduling) if order.event_log else None
         if log is not None:

@@ -25,16 +25,18 @@ from tests.engine.started import engine, soon
 
 pytestmark = pytest.mark.usefixtures("frozen")
 
+SLOTS = 256
+
 
 def test_slots_count_and_a_budget_that_leaves_nothing_is_refused(wide: Path) -> None:
     path = wide / "one" / "1"
     spec = open_model(path, EngineConfig()).model.spec
-    slots = file_bytes([spec], {spec.name: EngineConfig().slots})
+    config = EngineConfig(workers=2, slots=SLOTS)
+    slots = file_bytes([spec], {spec.name: SLOTS})
     with pytest.raises(ConfigError, match="fewer --slots"):
-        open_for_workers([path], EngineConfig(), ResidencyConfig(slots, "lru"))
+        open_for_workers([path], config, ResidencyConfig(slots, "lru"))
     with pytest.raises(ConfigError, match="more --memory"):
-        open_for_workers([path], EngineConfig(), ResidencyConfig(slots + MB, "lru"))
-    config = EngineConfig(workers=2)
+        open_for_workers([path], config, ResidencyConfig(slots + MB, "lru"))
     _, pieces, left = open_for_workers([path], config, ResidencyConfig(slots + 50 * MB, "lru"))
     assert 48 * MB < left.budget < 50 * MB  # a batch takes little, and in whole MiB
     kept = spec.max_batch * WIDTH * 4  # what requests of a batch keep between stages
@@ -57,12 +59,12 @@ class Broad(nn.Module):
 
 
 def test_what_the_largest_batches_of_all_workers_take_while_they_run_counts(tmp_path: Path) -> None:
-    path, config = tmp_path / "broad" / "1", EngineConfig(workers=2)
+    path, config = tmp_path / "broad" / "1", EngineConfig(workers=2, slots=SLOTS)
     build_program(
         Broad().eval(), {"x": torch.zeros(2, 8)}, directory=path, name="broad", backends=["eager"], max_batch=4
     )
     spec = open_model(path, config).model.spec
-    slots = file_bytes([spec], {spec.name: config.slots})
+    slots = file_bytes([spec], {spec.name: SLOTS})
     _, _, left = open_for_workers([path], config, ResidencyConfig(slots + 100 * MB, "lru"))
     assert left.budget == pytest.approx(100 * MB - at_once(config) * 18 * MB, abs=at_once(config) * 4 * MB)
     with pytest.raises(ConfigError, match="smaller --max-batch"):
@@ -122,7 +124,7 @@ async def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it
     path = wide / "one" / "1"
     spec, config = open_model(path, EngineConfig()).model.spec, EngineConfig(slots=8)
     whole = sum(piece.size for piece in open_model(path, EngineConfig()).pieces)
-    memory = file_bytes([spec], {spec.name: config.slots}) + int(0.9 * whole)
+    memory = file_bytes([spec], {spec.name: 8}) + int(0.9 * whole)
     by_worker, _, left = open_for_workers([path], config, ResidencyConfig(memory))
     budget = left.budget
     with caplog.at_level("INFO"):

@@ -7,7 +7,7 @@ import pytest
 
 from latebind.domain.errors import ConfigError
 from latebind.domain.model import ModelSpec
-from latebind.engine.order import with_queries
+from latebind.engine.order import LEAST_SLOTS, MOST_SLOTS, with_queries
 from latebind.learned.metadata import Accuracy, write_accuracy
 from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
@@ -43,6 +43,16 @@ def test_a_query_knows_of_a_split_model_how_often_its_main_version_is_right(tmp_
     for models in ([main, beside, other], [beside, other, main]):
         served = with_queries(models, [file], 4)
         assert served.queries[0].query.nodes[0].accuracies == (0.8, 0.9)
+
+
+def test_slots_that_nobody_counted_take_a_quarter_of_a_limited_memory_at_most(tmp_path: Path) -> None:
+    model = there(tmp_path, "scale", 1, 0.8)
+    for slots in (LEAST_SLOTS, 40, MOST_SLOTS):
+        taken = with_queries([model], [], slots).bytes
+        assert with_queries([model], [], None, memory=4 * taken).bytes == taken
+    assert with_queries([model], [], None, memory=1).slots == LEAST_SLOTS
+    assert with_queries([model], [], None).slots == with_queries([model], [], None, memory=1 << 40).slots == MOST_SLOTS
+    assert with_queries([model], [], 300, memory=1).slots == 300
 
 
 def test_slots_leave_something_of_the_memory_or_are_refused(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from typing import cast
 import psutil
 import pytest
 
-from latebind.domain.config import EngineConfig
 from latebind.domain.errors import Expired, LatebindError, Unavailable
 from latebind.domain.eventlog import read_log
 from latebind.engine.client import EngineClient
 from latebind.engine.engines import Engines
+from latebind.engine.order import MOST_SLOTS
 from latebind.engine.shared import WORKERS, Running
 from latebind.engine.slots import create_file
 from latebind.forks.client import Forked
@@ -29,7 +29,7 @@ from latebind.queries.scheduler import replayed
 from tests.engine.started import ask, kill, serving, stop, until_slots_are_free
 from tests.forked import FORKS
 
-SLOTS = EngineConfig().slots
+SLOTS = MOST_SLOTS
 CALLS = 3
 
 

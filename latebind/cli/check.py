@@ -218,7 +218,7 @@ def _memory(found: Found, queries: Sequence[Row], settings: ServeConfig) -> Iter
         yield {"part": "memory", STATE: FAULTY, NOTE: found.selection.explain(error)}
         return
     weights = sum(one.weights for one in found.whole.values())
-    note = f"weights {weights / 1e6:.1f} MB; {served.slots} slots each {served.bytes / 1e6:.1f} MB once all are used"
+    note = f"weights {weights / 1e6:.1f} MB; slots {served.bytes / 1e6:.1f} MB once all {served.slots} of each are used"
     if not budget:
         yield {"part": "memory", STATE: FINE, NOTE: note}
         return

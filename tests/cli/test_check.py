@@ -113,6 +113,7 @@ def test_what_a_model_or_an_option_needs_that_is_not_installed_is_told(
 def test_what_does_not_fit_into_memory_is_told(folder: Path) -> None:
     told = checked(folder, "--memory", "1GiB", code=0)
     assert "of --memory are left for models and batches" in told["server"][0]["note"]
+    assert "once all 256 of each are used" in told["server"][0]["note"]
     told = checked(folder, "--memory", "1KiB", code=1)
     assert told["server"][0]["note"].startswith("residency.budget is 1024 bytes, and slots for 3 models and queries")
 

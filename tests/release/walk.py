@@ -120,6 +120,7 @@ def _shell(folder: Path, wheel: Path | None) -> Iterator[subprocess.Popen[str]]:
         environment |= {"PYTHONPATH": str(CHECKOUT), "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
     else:
         environment["PIP_FIND_LINKS"] = f"{wheel.resolve().parent} {environment.get('PIP_FIND_LINKS', '')}"
+        environment["PIP_QUIET"] = "1"  # pages do not say what pip prints
     with subprocess.Popen(
         ["bash", "-e"],
         cwd=folder, env=environment, text=True, bufsize=1,

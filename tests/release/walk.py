@@ -47,7 +47,7 @@ LONGEST = 1_800.0  # seconds for all of a page, installing included
 CLOSES = '[ -z "${server-}" ] || { kill "$server"; wait "$server"; server=; }\n'
 OPENS = """{command} 1>&2 & server=$!
 until curl --output /dev/null localhost:{port}/v2/health/ready; do kill -0 "$server"; sleep 0.2; done"""
-CURLRC = "fail-with-body\nsilent\n"
+CURLRC = "fail\nshow-error\nsilent\n"  # pages use --fail, which fail-with-body excludes
 
 
 def main(words: list[str]) -> int:

@@ -72,7 +72,7 @@ class Dashboard:
         self._service = service
         self._snapshot = Shared(service.gateway.metrics, FIGURES_EVERY)
         self._picture = Shared(service.gateway.picture, PICTURES_EVERY)
-        self._minute = Minute()
+        self._minute = Minute(time.monotonic())
         self._files: dict[str, bytes] = {}  # read once, when the first is asked for
 
     async def file(self, name: str = PAGE) -> Reply:

@@ -77,24 +77,22 @@ class Sight:
 
 
 class Minute:
-    """What has been counted in the last minute, of counts that begin anew with each engine.
+    """What has been counted in the last minute, of counts that begin at 0 with the server and anew with each engine.
 
-    What an engine counted between the last look and its end is not in it.
+    It `began` with the server, in seconds of the clock of its looks: the first look may fail, as where the engine dies
+    at once, and the next one counts that. What an engine counted between the last look and its end is not in it.
     """
 
-    def __init__(self) -> None:
-        self._before: Counts | None = None
-        self._began = self._until = 0.0
+    def __init__(self, began: float) -> None:
+        self._before: Counts = {}
+        self._began = self._until = began
         self._steps: deque[tuple[float, Counts]] = deque()
 
     def take(self, sight: Sight) -> None:
         """Take note of a look, a later one than those before."""
         now, before = sight.counts(), self._before
-        if before is None:
-            self._began = sight.at
-        else:
-            new = {key: value - (old if value >= (old := before.get(key, 0)) else 0) for key, value in now.items()}
-            self._steps.append((sight.at, {key: value for key, value in new.items() if value}))
+        new = {key: value - (old if value >= (old := before.get(key, 0)) else 0) for key, value in now.items()}
+        self._steps.append((sight.at, {key: value for key, value in new.items() if value}))
         self._before, self._until = now, sight.at
         while self._steps and self._steps[0][0] <= sight.at - WINDOW:
             self._began, _ = self._steps.popleft()

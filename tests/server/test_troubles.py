@@ -28,7 +28,7 @@ def memory(budget: int, **sizes: int) -> dict[str, Any]:
 
 
 def minute(*sights: Sight) -> Minute:
-    found = Minute()
+    found = Minute(sights[0].at)
     for sight in sights:
         found.take(sight)
     return found
@@ -175,15 +175,22 @@ def test_mistakes_of_clients_are_told_once_there_are_some() -> None:
 def test_counts_are_of_a_minute_and_begin_anew_with_another_engine() -> None:
     counts = [(0.0, 50), (30.0, 150), (55.0, 7), (80.0, 9)]
     looks = [Sight(at, snapshot({"digits": {"failed": failed}})) for at, failed in counts]
-    assert minute(looks[0]).sums() == {}  # what was before anybody looked
-    assert minute(*looks[:2]).sums()["digits", "failed"] == 100
-    assert minute(*looks[:3]).sums()["digits", "failed"] == 107
+    assert minute(looks[0]).sums()["digits", "failed"] == 50  # since the server began
+    assert minute(*looks[:2]).sums()["digits", "failed"] == 150
+    assert minute(*looks[:3]).sums()["digits", "failed"] == 157
     assert minute(*looks).sums()["digits", "failed"] == 109
     assert minute(*looks, Sight(91.0, looks[-1].snapshot)).sums()["digits", "failed"] == 9
     gone = Sight(60.0, snapshot())
     assert minute(looks[0], looks[1], gone, Sight(61.0, looks[0].snapshot)).sums()["digits", "failed"] == 150
     (found,) = troubles(looks[1], minute(*looks[:2]))
-    assert found.what == "100 failed in 30 s; the model raised"
+    assert found.what == "150 failed in 30 s; the model raised"
+
+
+def test_an_engine_that_died_before_the_first_look_is_told() -> None:
+    began, sight = Minute(90.0), Sight(100.0, snapshot({}, restarts=1))
+    began.take(sight)
+    (found,) = troubles(sight, began)
+    assert found.what == "The engine died once in 10 s; calls under way got 503"
 
 
 def test_cures_name_options_that_there_are() -> None:

@@ -16,6 +16,7 @@ from latebind.domain.model import ModelSpec
 from latebind.engine.cores import at_once
 from latebind.learned.lookup import NO_PROMISES, Lookup, Promises, load_lookups, promised_by_network, promises
 from latebind.learned.metadata import read_caches, with_caches
+from latebind.program.backends import Later, immediately
 from latebind.program.device import HOST, NO_TORCH, find_device, has_torch
 from latebind.program.load import load_program
 from latebind.program.pieces import release_memory
@@ -55,12 +56,12 @@ class LoadedModel:
         return self if name is None else replace(self, spec=replace(self.spec, name=name, version=path.name))
 
 
-def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedModel:
+def load_model(path: Path, config: EngineConfig, *, streams: int = 1, later: Later = immediately) -> LoadedModel:
     """Load a model directory, of which `streams` workers may run twins at the same time.
 
-    If these are all workers, each may have a copy of the weights (`load.has_copies`). A profile that was measured on
-    another machine is measured again here. Raises `RepositoryError`, and `ConfigError` if the device or backend is
-    missing or cannot run this model.
+    If these are all workers, each may have a copy of the weights (`load.has_copies`). What only makes batches quicker
+    is left to `later`. A profile that was measured on another machine is measured again here. Raises `RepositoryError`,
+    and `ConfigError` if the device or backend is missing or cannot run this model.
     """
     directory = ModelDirectory.open(path)
     twins = streams if streams >= config.worker_count else 0
@@ -79,14 +80,18 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1) -> LoadedM
             sequence = profile_sequence(sequence)
         return LoadedModel(sequence.spec, sequence.costs, sequence, {}, directory)
     device, threads, backend = find_device(config.device), config.threads, config.backend
-    program = load_program(directory, threads=threads, backend=backend, device=device, streams=streams, twins=twins)
+    program = load_program(
+        directory, threads=threads, backend=backend, device=device, streams=streams, twins=twins, later=later
+    )
     if not config.exits:
         program = program.without_entry()
     if not program.costs_fit:
         program = profile_program(program)
     if not config.exits:
         return as_served(program, directory, {}, config)
-    lookups = load_lookups(directory, backend=program.backend, threads=threads, device=device, streams=streams)
+    lookups = load_lookups(
+        directory, backend=program.backend, threads=threads, device=device, streams=streams, later=later
+    )
     return as_served(program, directory, lookups, config)
 
 
@@ -108,13 +113,19 @@ OWN_NAMES: Mapping[str, str] = {}
 
 
 def load_for_workers(
-    paths: Iterable[Path], config: EngineConfig, *, named: Mapping[str, str] = OWN_NAMES
+    paths: Iterable[Path],
+    config: EngineConfig,
+    *,
+    named: Mapping[str, str] = OWN_NAMES,
+    later: Later = immediately,
 ) -> list[list[LoadedModel]]:
     """Return the models of each worker, some by other names. Raises `RepositoryError` and `ConfigError`.
 
+    What only makes batches quicker is left to `later`.
+
     Memory that compiling left behind is returned to the system: 5 to 45 MB for models of 3 and 34.
     """
-    first = [load_model(path, config, streams=at_once(config)).named(named) for path in paths]
+    first = [load_model(path, config, streams=at_once(config), later=later).named(named) for path in paths]
     by_worker = [first, *([model.twin() for model in first] for _ in range(1, config.worker_count))]
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, by_worker, config.granularities or repeat(None)))

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from latebind.engine.worker import Worker
 from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.program.device import HOST, NO_TORCH, find_device, has_torch, identity
+from latebind.program.pieces import trim_heap
 from latebind.queries.file.wiring import DefinedQuery
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class Engine:
         self._exit = ExitStack()
         self._control = control
         self._running = running
+        self._later = list[Callable[[], None]]()  # to be compiled for batches while the engine serves
         paths, queries = list(map(Path, order.directories)), list(map(Path, order.queries))
         loader, residency, too_large = None, order.residency, dict[str, str]()
         if order.residency.budget:  # nothing is loaded now; `residency` has the bytes that are left for models
@@ -90,7 +92,7 @@ class Engine:
             loader = Loader(pieces, running)
             too_large = told_of_memory(workers[0], order.residency.budget, residency.budget)
         else:
-            workers = load_for_workers(running.loading(paths), config, named=order.named)
+            workers = load_for_workers(running.loading(paths), config, named=order.named, later=self._later.append)
         models = workers[0]
         if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
             raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")
@@ -179,7 +181,7 @@ class Engine:
                 send_line(self._control, self._started)
             except ConnectionError:  # it has closed while models were loaded
                 return
-            self._driver.run()
+            self._driver.run([*self._later, trim_heap])
 
     def _answer(self, line: bytes) -> object:
         """Perform a control line and return the answer."""

@@ -1,7 +1,7 @@
 """Runs learned caches while serving: a compiled network behind a stage, and its head. Loaded as data, never as code."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from math import inf
@@ -26,7 +26,7 @@ from latebind.learned.metadata import (
 from latebind.learned.reading import Reading, Shape, reading
 from latebind.learned.stored import LookupFiles, Read, read_lookup, read_whole
 from latebind.program.arrays import over_arrays
-from latebind.program.backends import BACKENDS, CompileOptions, StageFunction, compile_graph, twin
+from latebind.program.backends import BACKENDS, CompileOptions, Later, StageFunction, compile_for, immediately, twin
 from latebind.program.device import HOST, processor_flags
 from latebind.program.graph import Graph
 from latebind.program.metadata import read_model
@@ -227,15 +227,22 @@ def has_bfloat16() -> bool:
 
 
 def load_lookups(
-    directory: ModelDirectory, *, backend: str, threads: int = 1, device: str = HOST, streams: int = 1
+    directory: ModelDirectory,
+    *,
+    backend: str,
+    threads: int = 1,
+    device: str = HOST,
+    streams: int = 1,
+    later: Later = immediately,
 ) -> dict[int, Lookup]:
     """Return the lookups of a model by stage; empty if it has none.
 
     Each holds the learned caches in use and the spare ones at the same boundary. Up to `streams` twins may run at the
-    same time. Raises `RepositoryError` if the caches do not fit the model, `ConfigError` for a backend that cannot be
-    used here.
+    same time. What only makes batches quicker is left to `later`. Raises `RepositoryError` if the caches do not fit the
+    model, `ConfigError` for a backend that cannot be used here.
     """
-    made = partial(_features, backend=backend, threads=threads, device=device, streams=streams)
+    options = CompileOptions(threads, device=device, streams=streams, later=later)
+    made = partial(_features, backend=backend, options=options)
 
     def features(found: Mapping[int, Sequence[LookupFiles]]) -> dict[int, list[StageFunction]]:
         makes = [partial(made, one) for files in found.values() for one in files]
@@ -258,7 +265,8 @@ def open_lookups(
     def placed(found: Mapping[int, Sequence[LookupFiles]]) -> dict[int, Sequence[StageFunction]]:
         for stage, files in found.items():
             pages = [one.weights.pages(one.weights) for one in files if isinstance(one.weights, MappedTensors)]
-            load = [partial(_features, one, backend=backend, threads=threads, streams=streams) for one in files]
+            options = CompileOptions(threads, streams=streams)
+            load = [partial(_features, one, backend=backend, options=options) for one in files]
             pieces[stage] = Piece(pages, load, backend=backend)
         return {stage: piece.stages for stage, piece in pieces.items()}
 
@@ -337,7 +345,8 @@ def _checked(
 
 def compile_lookup_files(files: LookupFiles, *, backend: str, threads: int) -> LookupFunction:
     """Return a lookup ready to run with a model on `backend`, on the host."""
-    return LookupFunction(_features(files, backend=backend, threads=threads), files.head, whole=_takes_whole(files))
+    network = _features(files, backend=backend, options=CompileOptions(threads))
+    return LookupFunction(network, files.head, whole=_takes_whole(files))
 
 
 def _takes_whole(files: LookupFiles) -> bool:
@@ -345,9 +354,8 @@ def _takes_whole(files: LookupFiles) -> bool:
     return bool(files.graph.dims)
 
 
-def _features(files: LookupFiles, *, backend: str, threads: int, device: str = HOST, streams: int = 1) -> StageFunction:
+def _features(files: LookupFiles, *, backend: str, options: CompileOptions) -> StageFunction:
     """Return the compiled network of a lookup, from activations to features."""
-    options = CompileOptions(threads, device=device, streams=streams)
     chosen = lookup_backend(backend)
     weights = files.weights.arrays if isinstance(files.weights, MappedTensors) else files.weights
     if backend.startswith("openvino") and any(_dtype(one) == "int8" for one in weights.values()):
@@ -356,7 +364,7 @@ def _features(files: LookupFiles, *, backend: str, threads: int, device: str = H
         return read_stage(files.stored, stage_file(files.name), files.graph, weights, backend=chosen, options=options)
     # What only pools, with no weights, takes eager 13 to 25 microseconds, and OpenVINO 16 to 67.
     chosen = chosen if files.graph.weights() else "eager"
-    return compile_graph(files.graph, files.weights, backend=chosen, **asdict(options))
+    return compile_for(options, files.graph, files.weights, backend=chosen)
 
 
 def _dtype(weight: Any) -> str:

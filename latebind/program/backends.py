@@ -6,8 +6,8 @@ with the module on all that clients may send (`verify`), and takes the next one 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, replace
+from functools import cache
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -30,6 +30,13 @@ StageFunction = Callable[..., tuple["Tensor", ...]]
 
 LOOKUP = "aten.embedding.default"
 
+Later = Callable[[Callable[[], None]], None]  # does what it is given, at once or later, perhaps on another thread
+
+
+def immediately(work: Callable[[], None]) -> None:
+    """Do what might wait."""
+    work()
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -39,7 +46,8 @@ class CompileOptions:
     weights are. `streams` of its twins may run at the same time; if more are called, they may wait for each other.
     Twins share weights unless each is to have `copies`. If `frugal`, it gives back what a batch took as soon as that
     has run, but for the outputs: only as many batches then have such memory as run. If it `packs`, rows of different
-    lengths run without their padding, as far as they can (`packing`).
+    lengths run without their padding, as far as they can (`packing`). What only makes batches quicker is left to
+    `later`.
     """
 
     threads: int
@@ -49,6 +57,7 @@ class CompileOptions:
     copies: bool = False
     frugal: bool = False
     packs: bool = False
+    later: Later = immediately
 
 
 class Backend:
@@ -145,6 +154,7 @@ class Use(TypedDict, total=False):
     copies: bool
     frugal: bool
     packs: bool
+    later: Later
 
 
 def compile_graph(
@@ -154,18 +164,22 @@ def compile_graph(
 
     Weights that are not on the device are copied there.
     """
+    return compile_for(CompileOptions(threads, **use), graph, weights, backend=backend)
+
+
+def compile_for(use: CompileOptions, graph: Graph, weights: Mapping[str, "Tensor"], *, backend: str) -> StageFunction:
+    """Compile a graph as `compile_graph` does."""
     named, backend = backend, backend_of(graph, weights, backend)
     if graph.buckets:
-        use["sizes"] = ()  # a backend may copy the weights for each size, and there are copies for each bucket already
-        use["packs"] = False
-        return by_bucket(graph, partial(compile_graph, weights=weights, backend=backend, threads=threads, **use))
+        # a backend may copy the weights for each size, and there are copies for each bucket already
+        use = replace(use, sizes=(), packs=False)
+        return by_bucket(graph, lambda bucket: compile_for(use, bucket, weights, backend=backend))
     if not graph.nodes:
         return pass_through
     if backend != named and not lacking(graph):
         return OverArrays(LookUp(graph, {name: array_of(weights[name]) for name in graph.weights()}))
-    options = CompileOptions(threads, **use)
-    there = on_device(weights, options.device)
-    return backend_named(backend, device=kind_of(options.device)).compile(graph, there, options)
+    there = on_device(weights, use.device)
+    return backend_named(backend, device=kind_of(use.device)).compile(graph, there, use)
 
 
 def backend_of(graph: Graph, weights: Mapping[str, Any], backend: str) -> str:

@@ -5,17 +5,20 @@ other graphs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from latebind.domain.errors import ConfigError, RepositoryError
 from latebind.program.backends import (
     CompileOptions,
+    Later,
     StageFunction,
     backend_named,
     backend_of,
+    compile_for,
     compile_graph,
+    immediately,
     on_device,
 )
 from latebind.program.device import HOST, IMPORTS, has_torch, kind_of, without_torch
@@ -52,11 +55,13 @@ def load_program(
     device: str = HOST,
     streams: int = 1,
     twins: int = 0,
+    later: Later = immediately,
 ) -> Program:
     """Return the model of `directory` as a chain of stages on `threads` threads, or on a CUDA device.
 
     `streams` of its twins run at the same time. If there are `twins` in all, each may have a copy of the weights if
-    that takes little memory; with 0 they share large weights.
+    that takes little memory; with 0 they share large weights. What only makes batches quicker is left to `later`,
+    unless the model's costs have to be measured here.
 
     The backend is the one that `build` found best, unless another is named. Raises `RepositoryError` for a directory
     whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
@@ -65,7 +70,11 @@ def load_program(
         raise ConfigError(f"{directory.path} is a sequence model, which has no learned caches: serve it as it is")
     there = _read(directory, backend, device=device)
     copies = has_copies(2 * sum(weight.nbytes for weight in there.weights.values()), twins)  # for one row and for any
-    options = CompileOptions(threads, device=device, streams=streams, copies=copies, packs=there.model.packs)
+    if not _costs_fit(directory, there, threads=threads, device=device):
+        later = immediately
+    options = CompileOptions(
+        threads, device=device, streams=streams, copies=copies, packs=there.model.packs, later=later
+    )
     makes = [partial(there.make, number, options) for number in range(len(there.graphs))]
     stages = tuple(read_all(makes) if there.from_files else [make() for make in makes])
     program = _program(directory, there, stages, threads=threads, device=device)
@@ -142,10 +151,15 @@ def try_stage(program: Program, number: int, directory: ModelDirectory, passed: 
 def _program(
     directory: ModelDirectory, there: _Read, stages: tuple[StageFunction, ...], *, threads: int, device: str
 ) -> Program:
-    profile, backend = read_profile(directory), there.backend
-    here = device == HOST and profile.matches_this_machine(threads=threads, backend=backend)  # measured on CPUs only
-    fits = here and len(profile.stages) == len(stages)
-    return Program(there.model.spec(), profile.costs(), backend, threads, stages, there.graphs, fits, device)
+    fits, costs = _costs_fit(directory, there, threads=threads, device=device), read_profile(directory).costs()
+    return Program(there.model.spec(), costs, there.backend, threads, stages, there.graphs, fits, device)
+
+
+def _costs_fit(directory: ModelDirectory, there: _Read, *, threads: int, device: str) -> bool:
+    """Return whether the model's costs were measured on a machine like this one, in the same use."""
+    profile = read_profile(directory)
+    here = device == HOST and profile.matches_this_machine(threads=threads, backend=there.backend)  # of CPUs only
+    return here and len(profile.stages) == len(there.graphs)
 
 
 def _read(
@@ -167,7 +181,7 @@ def _read(
     _check(directory, graphs, weights)
 
     def make(number: int, use: CompileOptions) -> StageFunction:
-        return compile_graph(graphs[number], weights, backend=chosen, **asdict(use))
+        return compile_for(use, graphs[number], weights, backend=chosen)
 
     return _Read(model, chosen, graphs, weights, make)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from latebind.domain.model import TensorSpec
 from latebind.program.arrays import Array, Arrays, OverArrays
-from latebind.program.backends import Backend, CompileOptions, StageFunction
+from latebind.program.backends import Backend, CompileOptions, Later, StageFunction, immediately
 from latebind.program.device import HOST, processor_flags
 from latebind.program.graph import Graph, Value
 from latebind.program.numeric import Ahead, Within
@@ -90,27 +90,24 @@ class OpenVino(Backend):
         return OverArrays(self.stage(made, ahead_of(made.first, made.checked, made.axes, weights), use))
 
     def stage(self, made: Converted, ahead: Ahead | None, use: CompileOptions) -> "OpenVinoStage":
-        """Return the call of a model, compiled for batches of these sizes and for any other."""
+        """Return the call of a model, compiled for batches of these sizes and, perhaps later, for any other."""
         if made.model is None:
             return OpenVinoStage({}, None, made.copied, ahead, made.axis)
         shared = use.streams == 1 or (made.weight_bytes >= SHARED_FROM and not use.copies)
         options = {**_options(use.threads, use.streams if shared else 1), **self.properties()}
-        model, core, count = self.changed(made.model), openvino.Core(), len(made.inputs)
+        model, core = self.changed(made.model), openvino.Core()
+        kind = SizedRequest if made.sized else BoundRequest
 
-        def bound() -> BoundRequest:
-            kind = SizedRequest if made.sized else BoundRequest
-            if shared:
-                compiled = _compiled(core, model, options)
-                return kind(lambda: compiled, count, made.outputs, use.frugal)
-            own = model.clone()  # keeps the current batch size
-            return kind(partial(_compiled, core, own, options), count, made.outputs, use.frugal)
+        def request(compile_: Callable[[], Foreign], later: Later) -> BoundRequest:
+            return kind(_Once(compile_) if shared else compile_, len(made.inputs), made.outputs, use.frugal, later)
 
-        def sized(size: int) -> BoundRequest:
-            model.reshape({position: [size, *spec.shape] for position, spec in enumerate(made.inputs)})
-            return bound()
-
-        dynamic, fixed = bound(), () if made.sized else use.sizes  # one size is not quicker where another is not fixed
-        return OpenVinoStage({size: sized(size) for size in fixed}, dynamic, made.copied, ahead, made.axis)
+        sizes = () if made.sized else use.sizes  # one size is not quicker where another is not fixed
+        fixed = {
+            size: request(partial(_compiled_for, size, made.inputs, core, model, options), immediately)
+            for size in sizes
+        }
+        dynamic = request(partial(_compiled, core, model, options), use.later if 1 in fixed else immediately)
+        return OpenVinoStage(fixed, dynamic, made.copied, ahead, made.axis)
 
     def properties(self) -> dict[str, object]:
         """Return the properties of a compiled model that say how it computes."""
@@ -167,7 +164,9 @@ class OpenVinoStage:
 
     A dynamic batch dimension costs about 3 microseconds for every operator of the graph, whatever its size: 8 % of
     ResNet-56 and half of a lookup at batch 1, a third of a decoder's step. The price of fixed sizes is a copy of the
-    weights for each. For `copied` and `axis` see `Converted`; `dynamic` is None if all outputs are copied.
+    weights for each. Until the dynamic one is ready, rows run one by one.
+
+    For `copied` and `axis` see `Converted`; `dynamic` is None if all outputs are copied.
     """
 
     fixed: Mapping[int, "BoundRequest"]
@@ -199,13 +198,34 @@ class OpenVinoStage:
             inputs = (*inputs, *more)
         if self.dynamic is None:
             return tuple([inputs[source].copy() for source in self.copied.values()])
-        found = self.fixed.get(len(inputs[0]), self.dynamic).run(inputs)
+        request = self.fixed.get(len(inputs[0]), self.dynamic)
+        found = request.run(inputs) if request.ready else self._by_row(inputs)
         if not self.copied:
             return tuple(found)
         found = list(found)
         for position, source in self.copied.items():
             found.insert(position, inputs[source].copy())
         return tuple(found)
+
+    def _by_row(self, inputs: Arrays) -> list[Array]:
+        found = list[list[Array]]()
+        for at in range(len(inputs[0])):
+            one = tuple([rows[at : at + 1] for rows in inputs])
+            found.append([rows.copy() for rows in self.fixed[1].run(one)])
+        return [np.concatenate(rows) for rows in zip(*found, strict=True)]
+
+
+class _Once:
+    """A call whose result is kept; what it needed, a model with its weights, is not."""
+
+    def __init__(self, call: Callable[[], Foreign]) -> None:
+        self._call: Callable[[], Foreign] | None = call
+        self._made: Foreign = None
+
+    def __call__(self) -> Foreign:
+        if self._call is not None:
+            self._made, self._call = self._call(), None
+        return self._made
 
 
 class BoundRequest:
@@ -217,11 +237,12 @@ class BoundRequest:
     """
 
     def __init__(
-        self, compile_: Callable[[], Foreign], inputs: int, outputs: tuple[TensorSpec, ...], frugal: bool
+        self, compile_: Callable[[], Foreign], inputs: int, outputs: tuple[TensorSpec, ...], frugal: bool, later: Later
     ) -> None:
         self._compile = compile_
-        self._compiled = compile_()
-        self._request = self._compiled.create_infer_request()
+        self._later = later
+        self._compiled: Foreign = None
+        self._request: Foreign = None
         self._frugal = frugal
         self._outputs = outputs
         self._batch = 0  # the batch size bound now
@@ -229,10 +250,21 @@ class BoundRequest:
         self._places = [0] * inputs  # of their memory
         self._buffers: list[Array] = []
         self._found: list[Array] = []
+        later(self._prepare)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it is compiled."""
+        return self._request is not None
 
     def twin(self) -> "BoundRequest":
-        """Return another request, with buffers of its own."""
-        return type(self)(self._compile, len(self._bound), self._outputs, self._frugal)
+        """Return another request, with buffers of its own; its compilation waits as this one's does."""
+        later = immediately if self.ready else self._later
+        return type(self)(self._compile, len(self._bound), self._outputs, self._frugal, later)
+
+    def _prepare(self) -> None:
+        self._compiled = self._compile()
+        self._request = self._compiled.create_infer_request()
 
     def run(self, inputs: Arrays) -> list[Array]:
         """Run the request; the outputs are views of the buffers."""
@@ -332,6 +364,15 @@ def _compiled(core: Foreign, model: Foreign, options: Mapping[str, object]) -> F
         return core.compile_model(model, "CPU", options)
     finally:
         system.sigaltstack(ctypes.byref(own), None)
+
+
+def _compiled_for(
+    size: int, inputs: Sequence[TensorSpec], core: Foreign, model: Foreign, options: Mapping[str, object]
+) -> Foreign:
+    """Return a model compiled for batches of this size."""
+    own = model.clone()
+    own.reshape({position: [size, *spec.shape] for position, spec in enumerate(inputs)})
+    return _compiled(core, own, options)
 
 
 def multiplies_bytes() -> bool:

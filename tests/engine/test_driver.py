@@ -8,6 +8,7 @@ from io import BytesIO
 from math import inf
 from pathlib import Path
 from threading import Event as Flag
+from threading import get_ident
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -120,6 +121,30 @@ def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
     entries = [entry for entry in read_log(file)[1] if isinstance(entry.event, Arrived)]
     assert len({entry.now for entry in entries}) == 1
     assert [len(entry.actions) for entry in entries] == [0, 0, 1]
+
+
+def test_what_was_left_is_done_beside_serving_until_the_driver_is_to_end(caplog: pytest.LogCaptureFixture) -> None:
+    done, both, ends = list[int](), Flag(), Flag()
+
+    def listen(seconds: float | None) -> list[Event] | None:
+        del seconds
+        assert both.wait(PATIENCE)
+        return None
+
+    driver = driver_of(Idle(), listen=listen, wake=lambda: None)
+
+    def fails() -> None:
+        raise RuntimeError("no memory for it")
+
+    def last() -> None:
+        both.set()
+        assert driver._ended.wait(PATIENCE)
+        done.append(get_ident())
+
+    driver.run([lambda: done.append(get_ident()), fails, last, ends.set])
+    assert done == [get_ident()] * 2
+    assert not ends.is_set()
+    assert "whose rows run one by one: no memory for it" in caplog.text
 
 
 class Failing(Idle):

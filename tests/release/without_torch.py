@@ -96,7 +96,9 @@ def _served(environment: Path, models: Path) -> list[tuple[str, float, float]]:
                 (output,) = json.load(reply)["outputs"]
             assert output["shape"] == [1, 10], output
             (fork_server,) = _children(process)
-            memory.append(sum(map(_proportional, (process, *_children(fork_server)))) - weights)
+            (engine,) = _children(fork_server)
+            _until_idle(engine)  # it compiles for batches while it serves
+            memory.append(sum(map(_proportional, (process, engine))) - weights)
             beside.append(_proportional(fork_server))
     return [
         ("s from start to ready", median(seconds[1:]), MOST_SECONDS),
@@ -108,6 +110,18 @@ def _served(environment: Path, models: Path) -> list[tuple[str, float, float]]:
 def _children(process: int) -> list[int]:
     """Return the processes that the first thread of a process has started and that have not ended."""
     return list(map(int, Path(f"/proc/{process}/task/{process}/children").read_text(encoding="ascii").split()))
+
+
+def _until_idle(process: int) -> None:
+    """Wait until a process has computed for less than 10 ms of a second; raises `AssertionError` after 30 s."""
+    used = -inf
+    for _ in range(30):
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        before, used = used, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        if used - before < 0.01:
+            return
+        time.sleep(1.0)
+    raise AssertionError(f"process {process} computes on while nobody asks")
 
 
 def _proportional(process: int) -> int:

@@ -82,7 +82,7 @@ ERRORS = [
     (InvalidRequest("x"), 400, "invalid_request_error", "bad_request", 400, "Validation"),
     (Denied("x"), 401, "invalid_request_error", "invalid_api_key", 401, "Validation"),
     (NotFound("x"), 404, "invalid_request_error", "model_not_found", 404, "Validation"),
-    (TooLarge("x"), 413, "invalid_request_error", "request_entity_too_large", 413, "Validation"),
+    (TooLarge("x"), 413, "invalid_request_error", "content_too_large", 413, "Validation"),
     (Refused("x"), 503, "rate_limit_error", "rate_limit_exceeded", 429, "Overloaded"),
     (Expired("x"), 504, "server_error", "gateway_timeout", 504, "Overloaded"),
     (Reported("x"), 500, "server_error", "internal_server_error", 424, "Backend"),

@@ -33,11 +33,18 @@ from latebind.server.rest.tasks.asking import (
 UNIT = 1e-3  # how far from 1 the length of a vector may be that a model has normalized, in float16 too
 
 
+# As RFC 9110 names them; Python before 3.13 has older names.
+CODES = {
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "content_too_large",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "unprocessable_content",
+}
+
+
 def report(error: LatebindError, text: str) -> tuple[int, object]:
     """Return status and body of an error; its code is OpenAI's for what clients look at, else the status' name."""
     status = error.http_status
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-    code = HTTPStatus(status).name.lower()
+    code = CODES.get(HTTPStatus(status)) or HTTPStatus(status).name.lower()
     if isinstance(error, NotFound):
         code = "model_not_found"
     elif isinstance(error, Denied):

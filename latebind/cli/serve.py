@@ -177,9 +177,9 @@ async def _run(
                 logger.warning("%d of the models and queries are not served: %s", len(missing), ", ".join(missing))
             say_where(settings, frontend.port, frontend.grpc_port, dashboard=settings.server.shows_dashboard)
             await asyncio.wait({asyncio.create_task(frontend.closed())})
-        if frontend.hurried:
+        if frontend.forced:
             await engines.close(0.0)
-    return not frontend.hurried
+    return not frontend.forced
 
 
 def _look_again(catalogue: "Catalogue", security: Security) -> None:

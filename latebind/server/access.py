@@ -53,7 +53,7 @@ class Guard:
         return guard
 
     def read(self) -> None:
-        """Read the files again, if there are any. Raises `ConfigError`; then the tokens stay those that they were."""
+        """Read the files again, if there are any. Raises `ConfigError`, and then keeps the tokens as they were."""
         if any(self._files):
             token, admin_token = (read_tokens(Path(name)) if name else [] for name in self._files)
             self._take(token, admin_token)

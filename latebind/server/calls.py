@@ -224,7 +224,7 @@ class LabelOutput(Tensor):
 class RawElements(msgspec.Struct, frozen=True):
     """A raw input of a call, with `count` elements. If it has none here, they follow as `size` bytes in the body.
 
-    There each has its length in 4 bytes before it; where it is `bare`, the bytes are the only element.
+    There its length precedes each in 4 bytes; if `bare`, the bytes are the only element, without a length.
     """
 
     input: RawInput
@@ -256,7 +256,7 @@ class RawElements(msgspec.Struct, frozen=True):
 
 
 def elements_of(given: RawInput, elements: Sequence[bytes]) -> Sequence[Raw]:
-    """Return elements that came as bytes as what they are. Raises `InvalidRequest` for a text that is no UTF-8."""
+    """Return elements that came as bytes, texts decoded. Raises `InvalidRequest` for a text that is not UTF-8."""
     if given.media is not Media.TEXT:
         return elements
     found = []
@@ -270,9 +270,9 @@ def elements_of(given: RawInput, elements: Sequence[bytes]) -> Sequence[Raw]:
 
 
 def elements_from_json(given: RawInput, count: int, data: bytes, *, base64: bool) -> Sequence[Raw]:
-    """Return the elements of a JSON array of strings, flat or with each in an array of its own.
+    """Return the elements of a JSON array of strings, flat or each in an array of its own.
 
-    JSON has no bytes: those of a picture or a sound come in `base64`. Raises `InvalidRequest`.
+    JSON has no bytes: pictures and sounds come in `base64`. Raises `InvalidRequest`.
     """
     title = f"input {given.name!r}"
     if given.media is not Media.TEXT and not base64:
@@ -280,7 +280,7 @@ def elements_from_json(given: RawInput, count: int, data: bytes, *, base64: bool
             f"{title} is a {given.media}, and JSON has no bytes: send it as binary data, or as base64 with the input's "
             'parameter {"content_type": "base64"}'
         )
-    if (data.count(b'"') - data.count(rb"\"")) // 2 > count:  # before any is made; a text may have commas
+    if (data.count(b'"') - data.count(rb"\"")) // 2 > count:  # before any is decoded; texts may have commas
         raise InvalidRequest(f"{title} has more elements than its shape: {count}")
     try:
         found = [one for (one,) in NESTED_TEXTS.decode(data)] if NESTED.match(data) else TEXTS.decode(data)
@@ -326,7 +326,7 @@ class CallOutput(msgspec.Struct, frozen=True):
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What a call says of itself, whatever it asks for. Its time counts from when it `began`, on `time.monotonic()`.
+    """The id and the schedule of a call of any kind. Its time counts from when it `began`, on `time.monotonic()`.
 
     `timeout`, `priority` and `waited` are those of `Call`.
     """
@@ -343,10 +343,10 @@ class Call(msgspec.Struct, frozen=True):
 
     `dims` are the sizes of the model's named dimensions in all of its rows.
     `size` is the number of bytes that its body must have. `timeout` is in microseconds, 0 for the default. `priority` 1
-    goes first, 0 is the default. `waited` is how many seconds of its time were gone when it came.
+    goes first, 0 is the default. `waited` is how many seconds of its time were gone when it arrived.
 
-    A call with `raw` inputs has no others; what is too long in them is cut where it may `truncate`. `preprocessor` is
-    what has made the rows of its `inputs`, where they were made of raw ones, or is to make a text of its answer.
+    A call with `raw` inputs has no others; elements that are too long are cut if `truncate` is true. `preprocessor`
+    made its `inputs`, if they were made of raw ones, or is to decode its answer to text.
     """
 
     inputs: tuple[CallInput, ...]
@@ -366,12 +366,12 @@ class Call(msgspec.Struct, frozen=True):
 Stated = TypeVar("Stated", Call, Terms)
 
 
-def with_time_waited(call: Stated, said: str | bytes | None) -> Stated:
-    """Return the call with the time that its caller says it has waited, if it says so. Raises `InvalidRequest`."""
-    if not said:
+def with_time_waited(call: Stated, header: str | bytes | None) -> Stated:
+    """Return the call with the time that it has waited according to `header`, if given. Raises `InvalidRequest`."""
+    if not header:
         return call
     try:
-        seconds = float(said)
+        seconds = float(header)
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
@@ -485,7 +485,7 @@ class Calls:
         return found
 
     def wanted(self, asked: Iterable[RequestedOutput], *, binary: bool) -> tuple[CallOutput, ...]:
-        """Return the outputs to send: those asked for, or all. `binary` applies to those that do not say how."""
+        """Return the outputs to send: those asked for, or all. `binary` applies where a request does not say how."""
         wanted: dict[str, CallOutput] = {}
         for one in asked:
             tensor = _known(self.outputs, one.name, "output", self.spec)
@@ -512,7 +512,7 @@ class Calls:
 
 
 def check_schedule(timeout: int, priority: int, sequence_id: object) -> None:
-    """Raise `InvalidRequest` for a time-out that 64 bits do not hold, or a priority or sequence that there is not."""
+    """Raise `InvalidRequest` for a time-out beyond 64 bits, an invalid priority, or a sequence."""
     if sequence_id:
         raise InvalidRequest("sequences are not served: leave sequence_id out")
     if not 0 <= timeout < 1 << 64:

@@ -1,4 +1,4 @@
-"""What the dashboard shows: its files, figures, troubles and pictures of the workers, the same however many look."""
+"""The dashboard: its files, figures, troubles and pictures of the workers, shared by all pages that are open."""
 
 import asyncio
 import time
@@ -18,12 +18,12 @@ from latebind.domain.model import ModelSpec
 from latebind.server.gateway import IndexEntry
 from latebind.server.rest.messages import JSON, Headers, Reply
 from latebind.server.service import Service
-from latebind.server.troubles import Minute, Sight, troubles
+from latebind.server.troubles import Minute, ServerState, troubles
 
 T = TypeVar("T")
 
 FIGURES_EVERY, PICTURES_EVERY = 0.5, 0.1  # seconds from one to the next; a page asks for figures once a second
-LOOK_EVERY = 10.0  # seconds, while nobody looks: who comes then wants to know what went wrong in the last minute
+LOOK_EVERY = 10.0  # seconds, while no page is open: one opened later shows what went wrong in the last minute
 TYPES = {
     ".html": b"text/html; charset=utf-8",
     ".css": b"text/css; charset=utf-8",
@@ -46,11 +46,11 @@ FRESH = (*JSON, (b"cache-control", b"no-store"), *SAFE)
 
 
 class Shared(Generic[T]):
-    """What the engine tells, asked for once in `every` seconds at most: all who look at about the same time get it."""
+    """A value that the engine is asked for once in `every` seconds at most: all requests in between get the same."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]], every: float) -> None:
-        self.told: T | None = None
-        self.at = 0.0  # when it was told, in Unix time
+        self.value: T | None = None
+        self.at = 0.0  # when the engine sent it, in Unix time
         self._ask = ask
         self._every = every
         self._asked = -inf
@@ -59,10 +59,10 @@ class Shared(Generic[T]):
     async def get(self) -> T:
         """Return it. Raises what asking raises."""
         async with self._asking:
-            if self.told is None or time.monotonic() - self._asked >= self._every:
-                self.told = await self._ask()
+            if self.value is None or time.monotonic() - self._asked >= self._every:
+                self.value = await self._ask()
                 self._asked, self.at = time.monotonic(), time.time()
-            return self.told
+            return self.value
 
 
 class Dashboard:
@@ -87,18 +87,18 @@ class Dashboard:
         return Reply(self._files[name], ((b"content-type", kind), AGAIN, *SAFE))
 
     async def follow(self, replies: Mapping[int, int]) -> None:
-        """Look now and then, so that what is counted of the last minute is known to who looks next; until cancelled."""
+        """Take a state every `LOOK_EVERY` seconds, so that the next page has the last minute; until cancelled."""
         while True:
             with suppress(LatebindError):  # the engine has just ended
                 await self._look(replies)
             await asyncio.sleep(LOOK_EVERY)
 
-    async def _look(self, replies: Mapping[int, int]) -> Sight:
-        """Return what there is to see; `replies` are counted by status. Raises `Unavailable`."""
+    async def _look(self, replies: Mapping[int, int]) -> ServerState:
+        """Return the server's state; `replies` are counted by status. Raises `Unavailable`."""
         service, snapshot = self._service, await self._snapshot.get()
         counts = service.shadows.counts
         splits = [chooser.split for chooser in service.splits.values()]
-        sight = Sight(
+        state = ServerState(
             time.monotonic(),
             snapshot,
             live=service.live(),
@@ -111,25 +111,25 @@ class Dashboard:
             unwatched=service.unwatched(),
             shadows={(name := split.served[version]): counts(name) for split in splits for version in split.shadows},
         )
-        self._minute.take(sight)
-        return sight
+        self._minute.take(state)
+        return state
 
     async def figures(self, replies: Mapping[int, int]) -> Reply:
-        """Return all figures, since when they stand, and what is wrong. Raises `Unavailable`."""
-        service, sight = self._service, await self._look(replies)
-        listed = {entry["name"]: entry for entry in sight.entries}
+        """Return all figures, the time that they are of, and what is wrong. Raises `Unavailable`."""
+        service, state = self._service, await self._look(replies)
+        listed = {entry["name"]: entry for entry in state.entries}
         served = {spec.name: spec for spec in service.models()}
-        told = {
-            "server": {"version": __version__, "live": sight.live, "ready": sight.ready},
-            "troubles": troubles(sight, self._minute),
-            "minute": self._minute.told(),
+        found = {
+            "server": {"version": __version__, "live": state.live, "ready": state.ready},
+            "troubles": troubles(state, self._minute),
+            "minute": self._minute.summary(),
             "models": [_described(listed.get(name), served.get(name)) for name in sorted({*listed, *served})],
             "at": self._snapshot.at,
-            "snapshot": sight.snapshot,
-            "adaptation": sight.adaptation,
-            "turned_away": sight.turned_away,
+            "snapshot": state.snapshot,
+            "adaptation": state.adaptation,
+            "turned_away": state.turned_away,
         }
-        return Reply(msgspec.json.encode(told), FRESH)
+        return Reply(msgspec.json.encode(found), FRESH)
 
     async def picture(self) -> Reply:
         """Return what the engine is doing. Raises `Unavailable`."""
@@ -137,7 +137,7 @@ class Dashboard:
 
 
 def _described(entry: IndexEntry | None, spec: ModelSpec | None) -> dict[str, object]:
-    """Return what the page shows of a model of the repository; if it is served, with its stages and steps."""
+    """Return what the page shows of a model in the repository, with stages and steps if it is served."""
     if spec is None:
         return {**(entry or {}), "stages": 0, "lookups": (), "steps": ()}
     state, reason = ("READY", "") if entry is None else (entry["state"], entry["reason"])

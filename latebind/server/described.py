@@ -39,7 +39,7 @@ class OutputParameters(TensorParameters, gc=False):
     """The parameters of a requested output."""
 
     binary_data: bool | None = None
-    classification: int = 0  # so many best classes of each row instead of all values
+    classification: int = 0  # this many best classes of each row instead of all values
 
 
 NO_WISHES = OutputParameters()
@@ -48,7 +48,7 @@ NO_WISHES = OutputParameters()
 class RequestParameters(msgspec.Struct, gc=False):
     """The parameters of a request; unknown ones are ignored. `timeout` is in microseconds, 0 for the default.
 
-    Texts that are too long are cut where they may be (`truncate`).
+    Texts that are too long are cut if `truncate` is true.
     """
 
     timeout: int = 0
@@ -88,7 +88,7 @@ class InferRequest(msgspec.Struct, gc=False):
 
 
 class GenerateRequest(msgspec.Struct, gc=False):
-    """The JSON of a call of one row: `inputs` are its other keys, each with its value as it stands there."""
+    """The JSON of a call of one row: `inputs` are its other keys, each with its value as raw JSON."""
 
     inputs: dict[str, bytes]
     id: Id | None = None
@@ -96,7 +96,7 @@ class GenerateRequest(msgspec.Struct, gc=False):
 
 
 OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-ABOUT = ("id", "parameters")  # keys that are no inputs
+ABOUT = ("id", "parameters")  # keys that are not inputs
 
 
 def read_generate(text: bytes) -> GenerateRequest:

@@ -43,8 +43,8 @@ def model_config(spec: ModelSpec, models: Iterable[ModelSpec], *, max_rows: int)
 
     Fields and values are those of Triton's `model_config.proto`; perf_analyzer needs `model_transaction_policy`,
     `response_cache` and one kind of scheduling. In the configuration of a query, a step is listed once for each model
-    that may answer it. Tensors are named as `StepSpec` names them. `parameters` say the ranges of named dimensions, and
-    of a model with raw inputs which tensors it takes in their place.
+    that may answer it. Tensors are named as `StepSpec` names them. `parameters` have the ranges of named dimensions
+    and, for a model with raw inputs, the tensors that it takes in their place.
     """
     config: dict[str, object] = {
         "name": spec.public_name,
@@ -129,7 +129,7 @@ def _datatype(spec: TensorSpec) -> str:
 def _dims(spec: TensorSpec) -> list[int]:
     if spec.labels:
         return [1]
-    if spec.padding is not None and not spec.sizes:  # an answer that is as long as it is
+    if spec.padding is not None and not spec.sizes:  # a sequence of any length
         return [-1] * len(spec.shape)
     return [size if isinstance(size, int) else -1 for size in spec.sizes or spec.shape]
 

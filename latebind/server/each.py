@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 def parts_of(spec: ModelSpec, rows: Sequence[Prepared], most: int) -> list[Part]:
-    """Return the rows of a call in parts of at most `most`, the largest rows first: what is alike goes together.
+    """Return the rows of a call in parts of at most `most` rows of the same sizes, the largest rows first.
 
     Raises `InvalidRequest` for rows that the model does not take.
     """
@@ -49,7 +49,7 @@ def parts_of(spec: ModelSpec, rows: Sequence[Prepared], most: int) -> list[Part]
 
 
 def _check(tensor: TensorSpec, rows: Sequence[int], arrays: Sequence[Array]) -> None:
-    """Raise unless arrays of one shape, of these rows, have values that an input allows."""
+    """Raise unless these rows' arrays, all of one shape, have values that the input allows."""
     dtype = array_dtype(tensor.dtype)
     if any(array.dtype != dtype for array in arrays):
         raise Failed(f"input {tensor.name!r} is not made with dtype {tensor.dtype}: build the model again")
@@ -72,7 +72,7 @@ def write(part: Part, rows: Sequence[Prepared], places: Mapping[str, Sequence[Ar
 
 
 class Superseded(Unavailable):
-    """A call that was made for a version which another has replaced meanwhile."""
+    """A call for a version that another has replaced meanwhile."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -85,7 +85,7 @@ class Sending:
     """A call of several rows of the model `spec`: what all of its parts have in common.
 
     `check` raises unless a version that has replaced `spec` may answer, `give_back` releases the slots of an answered
-    part, which is done then, and `unclaimed` hears why so many rows had no slots.
+    part, and `unclaimed` gets the error and the number of rows that got no slots.
     """
 
     gateway: Gateway
@@ -99,7 +99,7 @@ class Sending:
 
     async def answers(self, parts: Sequence[Part], rows: Sequence[Prepared]) -> list[Answer]:
         """Return the answer to each row. Raises what the gateway raises, and `Superseded`."""
-        if len(parts) == 1:  # as usual: no task
+        if len(parts) == 1:  # the usual case needs no task
             return one_by_one(await self._answered(await self._claimed(parts[0], rows)), self.spec.outputs)
         found: list[Answer | None] = [None] * len(rows)
         for part, answer in zip(parts, await self._all(parts, rows), strict=True):
@@ -110,10 +110,10 @@ class Sending:
     async def _all(self, parts: Sequence[Part], rows: Sequence[Prepared]) -> list[Answer]:
         """Return the answers to several parts.
 
-        A part waits for its slots while others are with the engine, and none waits that holds any: so calls do not wait
-        for each other. One part waits at a time: a call takes one place in line, however many rows it has.
+        A part waits for its slots while others are with the engine, but none waits while it holds any: so calls do not
+        block each other. One part waits at a time: a call takes one place in line, however many rows it has.
         """
-        held: set[Claim] = set()  # claims that are to be released here if nobody else has
+        held: set[Claim] = set()  # claims to release here, unless that has been done
         tasks: list[asyncio.Task[Answer]] = []
         there: ModelSpec | None = None
         new = 0  # rows since the event loop had a turn
@@ -125,7 +125,7 @@ class Sending:
                     if there is None:
                         there = claim.spec
                     elif claim.spec is not there and (there.steps or claim.spec != there):
-                        # Of a query, models may be others although it is the same to clients.
+                        # A query's models may have changed although clients see the same query.
                         raise Superseded(there.name)
                     tasks.append(group.create_task(self._answered(claim, held)))
                     new += len(part.rows)
@@ -158,7 +158,7 @@ class Sending:
         return claim
 
     async def _answered(self, claim: Claim, held: set[Claim] | None = None) -> Answer:
-        """Send a filled claim, which is released then, and return its answer."""
+        """Send a filled claim, release it, and return its answer."""
         if held is not None:
             held.discard(claim)
         trace = 0 if self.followed is None else self.followed.sends()
@@ -172,13 +172,13 @@ class Sending:
 
 
 def one_by_one(answer: Answer, outputs: Sequence[TensorSpec]) -> list[Answer]:
-    """Return an answer for each row of one, as if each had been a call of its own."""
+    """Split an answer into one for each row, as if each row had been a call of its own."""
     found = []
     for number in range(len(answer.left_at)):
         row = slice(number, number + 1)
         own = {name: rows[row] for name, rows in answer.outputs.items()}
         for tensor in outputs:
-            if tensor.padding is not None:  # of a sequence, as far as this one is written
+            if tensor.padding is not None:  # a sequence: up to this row's last token
                 own[tensor.name] = own[tensor.name][:, : _written(own[tensor.name], tensor.padding)]
         about = answer.left_at[row], answer.waited[row], answer.ran[row], answer.steps[row], answer.spec, True
         found.append(Answer(own, *about, answer.caches[row], answer.promised[row]))
@@ -201,9 +201,9 @@ def check_alike(rows: Sequence[Prepared], outputs: Sequence[TensorSpec]) -> None
 
 
 def joined(answers: Sequence[Answer], outputs: Sequence[TensorSpec]) -> Answer:
-    """Return the answers of single rows as one, with these outputs. Sequences are filled up with their padding.
+    """Return the answers of single rows as one, with these outputs. Sequences are padded to the longest.
 
-    Rows of other outputs are of one shape (`check_alike`).
+    Rows of other outputs have one shape (`check_alike`).
     """
     if len(answers) == 1:
         return answers[0]

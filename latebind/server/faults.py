@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Reported(LatebindError):
-    """Replaces an error that clients must not see; its message has the id under which the log has it."""
+    """Replaces an error that clients must not see; its message has the id under which it is logged."""
 
 
 # Errors whose message was written for clients. For all others, clients get only a request id.

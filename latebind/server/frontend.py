@@ -39,11 +39,11 @@ class Frontend:
             await frontend.closed()
 
     Open it on the event loop that the gateway belongs to. `deadlines` are the default deadlines of models, in seconds;
-    `observer` hears of every answer; `catalogue` knows what there is beside what is served. A share `trace_rate` of all
-    calls is traced, and `export` hears of those that are. `routes` over HTTP and
-    `methods` over gRPC, by path, take the place of those that answer from the gateway, `security` that of the tokens
-    and certificates in files. `hurried` is whether it was told to close more than once, so that nothing is waited for.
-    Raises `ConfigError` for tokens and certificates that cannot be used.
+    `observer` sees every answer; `catalogue` knows the models that are not served, too. A share `trace_rate` of all
+    calls is traced, and `export` gets each of those. `routes` over HTTP and `methods` over gRPC, by path, take the
+    place of those that answer from the gateway, `security` that of the tokens and certificates in files. `forced` is
+    whether a second signal has asked it to close without waiting. Raises `ConfigError` for tokens and certificates
+    that cannot be used.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Frontend:
         self._socket: socket.socket | None = None
         self._closing_began = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
-        self.hurried = False
+        self.forced = False
 
     @property
     def port(self) -> int:
@@ -137,13 +137,13 @@ class Frontend:
         """From now on, close on SIGINT and SIGTERM, and at once on a second one. Only in the main thread."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._hear_signal)
+            loop.add_signal_handler(number, self._on_signal)
 
-    def _hear_signal(self) -> None:
-        self.hurried = self._closing is not None
+    def _on_signal(self) -> None:
+        self.forced = self._closing is not None
         self.close()
-        if self.hurried:
-            self._app.hurried = True
+        if self.forced:
+            self._app.forced = True
             if self._rpc is not None:
                 self._rpc.give_up()
 
@@ -153,7 +153,7 @@ class Frontend:
         assert self._closing is not None
         await self._closing
         self._remove()
-        if self._rpc is not None and not self.hurried:
+        if self._rpc is not None and not self.forced:
             await self._rpc.closed()
         await self._service.close()
         be_usual()

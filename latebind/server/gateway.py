@@ -20,12 +20,12 @@ BFLOAT16: Final = "bfloat16"
 
 
 def array_dtype(dtype: str) -> "np.dtype[Any]":
-    """Return what a tensor of this dtype is in an array. numpy has no bfloat16: of that an array has the bits."""
+    """Return numpy's dtype for a tensor of this dtype: for bfloat16, which numpy lacks, uint16 holds the bits."""
     return np.dtype("uint16" if dtype == BFLOAT16 else dtype)
 
 
 def as_numbers(array: Array, dtype: str) -> Array:
-    """Return the numbers of a tensor of this dtype: of one of bfloat16 as float32, which has all of these."""
+    """Return the numbers in a tensor of this dtype: those of bfloat16 as float32, which represents all of them."""
     return (array.astype(np.uint32) << 16).view(np.float32) if dtype == BFLOAT16 else array
 
 
@@ -33,8 +33,8 @@ def as_numbers(array: Array, dtype: str) -> Array:
 class StepAnswer:
     """The result of one step of a query: `model` answered it and its request left the network at stage `left_at`.
 
-    `budget` is how many seconds the step was planned to take, `spent` how many it took. `fidelity` is what its answer
-    is promised; None of a network in full precision.
+    `budget` is how many seconds the step was planned to take, `spent` how many it took. `fidelity` is that promised
+    for its answer; None for a network in full precision.
     """
 
     step: str
@@ -51,11 +51,11 @@ class Answer(msgspec.Struct, frozen=True):
     `outputs` are arrays `(N, *shape)` by name, of the shape that rows of these sizes have. For each row, `left_at` is
     the stage at which it left the network, `waited` and `ran` are the seconds that it spent in the queue and with a
     worker. `steps` are the steps that a query ran for each row, in the order in which they ended; it is empty for a
-    model. `spec` is the version that answered; None: the one that was asked. Of an answer that comes in pieces
-    (`Claim.stream`), all but the last are not `complete`; each has the tokens that the one before it did not have.
-    `caches` is the version of the learned caches that the engine used for each row, as a number
-    (`adaptation.controller.number_of`), which is empty without learned caches, and `promised` the fidelity that each
-    answer was given with, which is empty of a network in full precision.
+    model. `spec` is the version that answered; None: the one that was asked. If an answer comes in pieces
+    (`Claim.stream`), only the last is `complete`; each has the tokens that the one before it did not have. `caches` is
+    the version of the learned caches that the engine used for each row, as a number
+    (`adaptation.controller.number_of`), empty without learned caches, and `promised` the fidelity promised for each
+    answer, empty for a network in full precision.
     """
 
     outputs: dict[str, Array]
@@ -93,11 +93,11 @@ class ModelMetrics(TypedDict):
     `batches` those by their size at the start, and `promised` by the fidelity that they are promised, where that
     follows the load, or the network is in less than full precision. `runs` and `run_seconds` are number and time of
     stage runs by how many requests were in them. `latency_seconds` and `queue_seconds` are of answered requests,
-    `failed_seconds` is the time of all others from arrival to end, `slack_seconds` what was estimated on arrival. Of a
-    sequence model, `tokens` counts those written and `first_token_seconds` is from arrival to the first. Of a model
+    `failed_seconds` is the time of all others from arrival to end, `slack_seconds` what was estimated on arrival. For a
+    sequence model, `tokens` counts those written and `first_token_seconds` is from arrival to the first. For a model
     whose rows differ in length, `lengths` sums those of answered requests, `run_lengths` those of the rows in all runs
-    of stages, `padded_lengths` what they were filled up to. `last` is when the last request was answered, on the clock
-    of `Snapshot.now`.
+    of stages, `padded_lengths` the lengths that these were padded to. `last` is when the last request was answered, on
+    the clock of `Snapshot.now`.
     """
 
     requests: dict[str, int]
@@ -161,9 +161,9 @@ class Snapshot(TypedDict):
     """All metrics at one moment, by model and query.
 
     `batching` counts how sub-batches of each model changed: `merges` of two that became one, `preemptions` of those
-    that rested so that newer requests could catch up, `refills` of workers that still ran others. `memory` is there
-    where memory is limited. `age` is there if the engine has not answered: the figures are its last ones, so
-    many seconds ago. `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`.
+    that paused so that newer requests could catch up, `refills` of workers that still ran others. `memory` is there
+    where memory is limited. `age` is there if the engine has not answered: how many seconds old the figures, its last,
+    are. `steps` are those of each query, by name. `now` is the moment, in seconds of `time.monotonic()`.
     `restarts` counts how often the engine was replaced; `gpu` is the UUID of the GPU that it computes on.
     """
 
@@ -228,10 +228,10 @@ class Gateway(Protocol):
         """Return whether requests for `model`, or for every model, can be answered."""
 
     def preprocessor(self, model: str) -> Preprocessor | None:
-        """Return what makes rows of the raw inputs of a model in `models`; None of one that takes tensors alone."""
+        """Return what makes rows of the raw inputs of a model in `models`; None for one that takes only tensors."""
 
     def places(self, model: str) -> int:
-        """Return how many rows of a model in `models` there may be at once: no call has more."""
+        """Return how many rows of a model in `models` there may be at once: no claim has more."""
 
     async def claim(
         self, model: str, rows: int, *, deadline: float, priority: int = 0, dims: Mapping[str, int] = NO_DIMS
@@ -270,7 +270,7 @@ class Catalogue(Protocol):
 
     @property
     def splits(self) -> Mapping[str, Chooser]:
-        """What chooses the version for a request, of models that have several; it follows changes."""
+        """What chooses the version for a request, by model, for those in several versions; kept up to date."""
 
     def index(self) -> Sequence[IndexEntry]:
         """Return every model and query, by name."""
@@ -281,7 +281,7 @@ class Catalogue(Protocol):
     async def load(self, name: str, version: str | None = None) -> None:
         """Serve the newest version of a model, or this one, without disturbing calls that come meanwhile.
 
-        Raises `NotFound`, and `RepositoryError` for a version that cannot be used; what was served before stays then.
+        Raises `NotFound`, and `RepositoryError` for a version that cannot be used: then what was served before stays.
         """
 
     async def split(self, split: Split) -> None:
@@ -345,4 +345,4 @@ class Observer(Protocol):
         """Return the figures by model."""
 
     def unwatched(self) -> str:
-        """Return why nobody sees the answers at the moment, "" where somebody does or where nothing is to be seen."""
+        """Return why answers that are to be watched are not at the moment, "" if they are or none are to be."""

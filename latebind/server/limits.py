@@ -16,20 +16,20 @@ class Limits:
     """Limits on what clients may ask of the frontend, in bytes and seconds.
 
     `body_bytes` bounds a body both as it was sent and decompressed; decompressed it may be at most `ratio` times as
-    large as it was sent. `json_bytes` bounds its JSON part alone: parsing that holds up all other clients (some 10 ms
+    large as it was sent. `json_bytes` bounds its JSON part alone: parsing it holds up all other clients (some 10 ms
     for 150,000 numbers), while binary tensors cost next to nothing. `deadline` is the longest that a call may ask for,
-    `classes` the most best classes of a row. At most `connections` are open at once. A connection is closed when its
-    client sends no complete head for `idle_seconds`, or takes nothing of its reply for so long. For a body that is read
-    the frontend waits `body_seconds` in all, also for its first byte. `regions` bounds the shared memory regions of all
-    clients together.
+    `classes` how many best classes of a row. At most `connections` are open at once. A connection is closed when its
+    client sends no complete head for `idle_seconds`, or takes nothing of its reply for so long. The frontend waits
+    `body_seconds` in all for a body that it reads, its first byte included. `regions` bounds the shared memory regions
+    of all clients together.
 
-    `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which reads a whole request before
-    anybody sees it, all their bytes; over HTTP those that have to be collected before they can be read, such as JSON.
-    Each has this bound for itself. `calls` are those over gRPC at once, `stream_calls` those on one stream.
+    `held_bytes` bounds all requests that were read and not yet answered: over gRPC, which hands over only whole
+    requests, all their bytes; over HTTP those that have to be collected before they can be parsed, such as JSON. The
+    bound holds for each separately. `calls` bounds concurrent calls over gRPC, `stream_calls` those on one stream.
 
-    A call with texts, pictures or sounds has at most `elements` of them, of `element_bytes` in all, and so many that
-    the rows made of them, and their answers, take at most `made_bytes`; `max_rows` are always allowed. Long ones are
-    made by `preparing` threads, for at most `preparing_calls` calls that have begun or wait.
+    A call with texts, pictures or sounds has at most `elements` of them, of `element_bytes` in all, and no more than
+    keep the rows made of them, and their answers, within `made_bytes` each; `max_rows` are always allowed. Long ones
+    are converted by `preparing` threads, for at most `preparing_calls` calls that have begun or wait.
     """
 
     body_bytes: int = 64 << 20

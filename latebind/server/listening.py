@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 def families(host: str) -> tuple[str, ...]:
-    """Return which versions of IP a frontend at this address speaks: gRPC's server makes the same of `::`."""
+    """Return which versions of IP a frontend at this address speaks; gRPC's server treats `::` the same way."""
     if host == "::" and socket.has_dualstack_ipv6():
         return ("IPv4", "IPv6")
     return ("IPv6",) if ":" in host else ("IPv4",)
 
 
 def listen(host: str, port: int, key: str = "server") -> socket.socket:
-    """Return a socket that listens there; at `::` for IPv4 too, where the system can (`families`).
+    """Return a socket that listens there; at `::` for IPv4 too, where the system supports it (`families`).
 
     Raises `ConfigError`, which names `key`, the configuration's section.
     """
@@ -92,20 +92,20 @@ def _check_path(path: str) -> None:
 
 
 def remove(path: str, made: int) -> None:
-    """Remove a Unix socket, of the inode `made`, from its folder, unless another one is there by now."""
+    """Remove the Unix socket with the inode `made`, unless another one has taken its place."""
     with suppress(FileNotFoundError):
         if os.lstat(path).st_ino == made:
             os.unlink(path)
 
 
 def waiting_at(listening: socket.socket) -> Iterator[socket.socket]:
-    """Yield the connections that the kernel accepted and this process has not; none if the socket is closed."""
+    """Yield the connections that the kernel has accepted and this process has not; none if the socket is closed."""
     if listening.fileno() < 0:
         return
     listening.setblocking(False)
     with suppress(BlockingIOError):
         while True:
-            with suppress(ConnectionError):  # it has gone
+            with suppress(ConnectionError):  # the client has gone
                 yield listening.accept()[0]
 
 

@@ -158,7 +158,7 @@ class Exposition(Collector):
         self._found: dict[str, Any] = {}
 
     def describe(self) -> Iterable[Metric]:
-        """Describe nothing: a family is what it is given."""
+        """Describe nothing: families appear with their values."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -182,7 +182,7 @@ class Exposition(Collector):
         family = self._found.setdefault(name, kind(name, text, labels=names))
         family.add_metric(labels, buckets, values["sum"] * unit)
 
-    def tell(self, figures: Mapping[str, Any], *labels: str) -> None:
+    def add_figures(self, figures: Mapping[str, Any], *labels: str) -> None:
         """Add the engine's figures that `FAMILIES` has: distributions, numbers, numbers by stage or another label."""
         for figure, value in figures.items():
             name = OF_FIGURES.get(figure)
@@ -213,10 +213,10 @@ def prometheus_text(
 ) -> bytes:
     """Return the exposition of `snapshot`, of `replies` (HTTP replies by status), and of the rest.
 
-    Labels come from `versions`, the models that are served, never from what a client sent: what was unloaded while the
-    engine sent this is left out. `queries` are those of them that are queries. `shares` are of models in several
-    versions, in percent; `shadows` what their shadows have answered, and `agreement` how often as others, with bounds;
-    `turned_away` rows that had no slots, by why.
+    Labels come from `versions`, the models that are served, never from what a client sent: models that were unloaded
+    while the engine sent this are left out. `queries` are those of them that are queries. For models in several
+    versions, `shares` are in percent, `shadows` counts the answers of shadows, and `agreement` is the share that agreed
+    with the others, with bounds. `turned_away` counts rows that got no slots, by reason.
     """
     found = Exposition()
     for status, count in sorted(replies.items()):
@@ -224,29 +224,29 @@ def prometheus_text(
     found.add("latebind_engine_restarts", snapshot.get("restarts", 0))
     found.add("latebind_figures_age_seconds", snapshot.get("age", 0.0))
     memory, steps = snapshot.get("memory"), snapshot.get("steps", {})
-    found.tell(memory or {})
+    found.add_figures(memory or {})
     for name, version in sorted(versions.items()):
         labels = public_name(name), version
         if name in snapshot["models"]:
             model = snapshot["models"][name]
-            found.tell(model, *labels)
+            found.add_figures(model, *labels)
             if model.get("run_lengths"):
                 found.add("latebind_padding_ratio", model["padded_lengths"] / model["run_lengths"], *labels)
             _add_triton(found, model, labels, is_query=name in queries)
         if reading and name in reading:
             found.histogram("latebind_reading_seconds", cast(Distribution, asdict(reading[name])), *labels)
-        found.tell(snapshot.get("batching", {}).get(name, {}), *labels)
+        found.add_figures(snapshot.get("batching", {}).get(name, {}), *labels)
         for step, figures in steps.get(name, {}).items():
-            found.tell(figures, *labels, step)
+            found.add_figures(figures, *labels, step)
         if memory is not None and name in memory["models"]:
             of_model = memory["models"][name]
-            found.tell(of_model, *labels)
+            found.add_figures(of_model, *labels)
             found.add("latebind_load_bytes", of_model["cached_bytes"], *labels, "page-cache")
             found.add("latebind_load_bytes", of_model["read_bytes"] - of_model["cached_bytes"], *labels, "disk")
         if shares and name in shares:
             found.add("latebind_split_share", shares[name] / 100.0, *labels)
         aside = {"turned_away": turned_away or {}, "shadows": shadows or {}}
-        found.tell({figure: counts.get(name, {}) for figure, counts in aside.items()}, *labels)
+        found.add_figures({figure: counts.get(name, {}) for figure, counts in aside.items()}, *labels)
         _add_bounded(found, "latebind_shadow_fidelity", (agreement or {}).get(name, (None, 0.0, 1.0)), labels)
         if adaptation and name in adaptation:
             _add_adaptation(found, adaptation[name], labels)
@@ -285,7 +285,7 @@ def _add_adaptation(found: Exposition, figures: AdaptationFigures, labels: Label
         _add_fidelity(found, "latebind_level_fidelity", level, of_level)
         found.add("latebind_level_alarms", level["alarms"], *of_level)
         found.add("latebind_level_used", int(level["used"]), *of_level)
-    found.tell(figures, *labels)
+    found.add_figures(figures, *labels)
     found.add("latebind_retrainings", figures["retrained"] - figures["refused"], *labels, "published")
     found.add("latebind_retrainings", figures["refused"], *labels, "nothing_shown")
     found.add("latebind_learned_caches", {"number": figures["version"]}, *labels)
@@ -341,8 +341,8 @@ class Gpu:
             found["energy_consumption"] = energy.value / 1e3
         return found
 
-    def _query(self, question: str, answer: Structure | c_uint | c_ulonglong) -> bool:
-        status: int = getattr(self._library, question)(self._device, byref(answer))
+    def _query(self, function: str, result: Structure | c_uint | c_ulonglong) -> bool:
+        status: int = getattr(self._library, function)(self._device, byref(result))
         return status == 0
 
 
@@ -360,7 +360,7 @@ class Machine:
         if gpu is not None and (self._gpu is None or self._gpu.uuid != gpu):
             try:
                 self._gpu = Gpu(gpu)
-            except (OSError, AttributeError):  # no driver, or one that knows no such question
+            except (OSError, AttributeError):  # no driver, or one without such a function
                 self._gpu = None
         if gpu is not None and self._gpu is not None:
             found["gpu"] = self._gpu.figures()

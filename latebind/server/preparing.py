@@ -42,7 +42,7 @@ def check(spec: ModelSpec, raw: Sequence[RawInput], given: Given, limits: Limits
 
 
 def _bytes_of(element: Raw, title: str) -> int:
-    """Return the bytes of an element. Raises `InvalidRequest` for a text that has a NUL or is no Unicode."""
+    """Return the bytes of an element. Raises `InvalidRequest` for a text that has a NUL or is not Unicode."""
     if isinstance(element, bytes):
         return len(element)
     if "\0" in element:
@@ -60,8 +60,8 @@ def _bytes_of(element: Raw, title: str) -> int:
 class Preparing:
     """Makes rows in `Limits.preparing` threads, for at most `Limits.preparing_calls` calls that have begun or wait.
 
-    A call is cut into parts, and gives up its thread behind each: it goes to those that came meanwhile. What is
-    cancelled or too late takes none any more; a part that a thread has begun is completed, for nobody.
+    A call is cut into parts, and gives up its thread after each to those that came meanwhile. A call that is cancelled
+    or too late gets no more threads; a part that a thread has begun is completed and dropped.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -96,11 +96,11 @@ class Preparing:
         return found
 
     def close(self) -> None:
-        """Let threads end behind what they have begun."""
+        """Let threads end after what they have begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _in_thread(self, read: Callable[[], list[Prepared]], before: int) -> list[Prepared]:
-        """Return what a thread reads of a part that has so many elements `before` it."""
+        """Read a part in a thread; `before` is how many elements precede it."""
         await self._free.acquire()
         loop = asyncio.get_running_loop()
         future = self._threads.submit(read)
@@ -126,7 +126,7 @@ def _read(preprocessor: Preprocessor, given: Given, how: Reading) -> list[Prepar
 
 
 def parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the one behind the last of consecutive elements that a thread takes at once."""
+    """Yield begin and end of each run of elements that a thread takes at once; the end is exclusive."""
     begin, size = 0, 0
     for number, one in enumerate(sizes):
         if number > begin and (number - begin >= PART or size + one > PART_BYTES):

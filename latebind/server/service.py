@@ -88,8 +88,8 @@ class Service:
     repository, also those that are not served; clients may load and unload models only where `manage` is true. A share
     `trace_rate` of all calls is traced, and every call whose caller's own trace is sampled; `export` gets each finished
     trace. `regions` are the shared memory of clients; without it, shared memory is turned off. Where `show_exit` is
-    false, replies do not say where rows left the network nor how long they waited. `observer` sees every answer. Of a
-    model in several versions, calls with the same value of the header `split_by` get the same.
+    false, replies do not say where rows left the network nor how long they waited. `observer` sees every answer. For a
+    model in several versions, calls with the same value of the header `split_by` get the same version.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Service:
         self._trace_settings = Traces(TraceSettings.of_share(trace_rate))
         self.log = Log()
         self.reading: dict[str, Histogram] = {}  # seconds in which calls were read, by model
-        self.turned_away: dict[str, Counter[str]] = {}  # rows that never came to the engine, by model and why
+        self.turned_away: dict[str, Counter[str]] = {}  # rows that never reached the engine, by model and reason
         self.gateway = gateway
         self.tracing = Tracing(gateway.traces, self._trace_settings, export=export)
         self._default = deadline
@@ -134,7 +134,7 @@ class Service:
 
     @property
     def draining(self) -> bool:
-        """Whether new calls are refused because the server is to end."""
+        """Whether new calls are refused because the server is shutting down."""
         return self._draining
 
     def live(self) -> bool:
@@ -176,7 +176,7 @@ class Service:
     def entries(self) -> list[IndexEntry]:
         """Return every model, by the name that it is served by.
 
-        What is served is UNAVAILABLE while the engine stands still or another one is awaited, as `model_ready` says.
+        Served models are UNAVAILABLE while the engine hangs or another one is awaited, as in `model_ready`.
         """
         if self._catalogue is not None:
             entries = list(self._catalogue.index())
@@ -240,9 +240,9 @@ class Service:
         return spec
 
     def chosen(self, name: str, version: str | None = None, key: str = "") -> ModelSpec:
-        """Return the model that is to answer a call: of several versions the one whose turn it is, or of this `key`.
+        """Return the model that is to answer a call: of several versions the next in turn, or the one of this `key`.
 
-        Where that is not available, the main one answers. Raises what `model` raises.
+        If that one is not available, the main one answers. Raises what `model` raises.
         """
         chooser = self.splits.get(name)
         if chooser is None or version is not None:
@@ -280,9 +280,9 @@ class Service:
     async def prepare(
         self, spec: ModelSpec, given: Given, how: Reading = USUAL, *, terms: Terms | None = None
     ) -> list[Prepared]:
-        """Return the rows that a model takes of its raw inputs: for each, an element for every row.
+        """Return the rows made of a model's raw inputs; `given` has an element for every row, by input.
 
-        Waiting ends with the time that `terms` give. Raises `InvalidRequest` and `TooLarge` for what cannot be read,
+        Waits at most until the deadline of `terms`. Raises `InvalidRequest` and `TooLarge` for what cannot be read,
         `Refused`, `Expired` and `Superseded`.
         """
         preprocessor = self.gateway.preprocessor(spec.name)
@@ -310,12 +310,12 @@ class Service:
         version: str | None = None,
         parent: str = "",
     ) -> list[Answer]:
-        """Return an answer for each of some rows, which may differ in size; each is that of a call of one row.
+        """Return an answer for each row, as for a call of one row; rows may differ in size.
 
-        All are answered, by the deadline that `terms` give, or the call fails with the first that is not, and the
-        others are cancelled. All are answered by one version: where another takes over in between, all are sent once
-        more. `rows` that `prepare` made are those of this `spec`. `version` and `parent` are those of `infer`, and so
-        is what is raised; `Superseded` where the version that took over reads raw inputs in another way.
+        All are answered by the deadline of `terms`, or the call fails with the first error, and the others are
+        cancelled. All are answered by one version: if another takes over meanwhile, all are sent once more. `rows` that
+        `prepare` made are those of this `spec`. `version`, `parent` and errors are those of `infer`; raises
+        `Superseded` if the version that took over reads raw inputs differently.
         """
         preprocessor = self.gateway.preprocessor(spec.name)
         if preprocessor is not None and self.gateway.models.get(spec.name) is not spec:
@@ -327,8 +327,8 @@ class Service:
             def check(there: ModelSpec) -> None:
                 self._check_version(there, spec, version, preprocessor)
 
-            told = self._give_back, partial(self._unclaimed, spec)
-            sending = Sending(self.gateway, spec, check, *told, deadline, terms.priority, followed)
+            callbacks = self._give_back, partial(self._unclaimed, spec)
+            sending = Sending(self.gateway, spec, check, *callbacks, deadline, terms.priority, followed)
             try:
                 return await sending.answers(parts, rows)
             except Superseded:
@@ -337,10 +337,10 @@ class Service:
     async def infer_raw(
         self, spec: ModelSpec, call: Call, given: Given, version: str | None = None, parent: str = ""
     ) -> tuple[Answer, list[Prepared]]:
-        """Answer a call with raw inputs, of which it says all but what is `given`; return its rows too.
+        """Answer a call with raw inputs, whose elements are `given`; return its rows too.
 
-        If another version takes over meanwhile, all is done once more, by that. For the rest see `prepare` and
-        `infer_each`; raises `InvalidRequest` too where answers differ in size, so that they cannot be sent together.
+        If another version takes over meanwhile, everything is repeated with that one. Otherwise as `prepare` and
+        `infer_each`; raises `InvalidRequest` too if answers differ in size, so that they cannot be sent together.
         """
         terms = Terms(call.id, call.timeout, call.priority, call.waited)
         try:
@@ -365,7 +365,7 @@ class Service:
         return with_texts(spec, answer, self._decoder(preprocessor)) if in_words else answer, rows
 
     async def prepared(self, spec: ModelSpec, call: Call, given: Given) -> tuple[Call, list[Prepared]]:
-        """Return a call of one row with raw inputs as one with the tensors that are made of them, and its row."""
+        """Return a call of one row with its raw inputs converted to tensors, and the row."""
         terms, preprocessor = Terms(timeout=call.timeout, waited=call.waited), self.gateway.preprocessor(spec.name)
         rows = await self.prepare(spec, given, Reading(call.truncate), terms=terms)
         (part,) = parts_of(spec, rows, 1)
@@ -400,7 +400,7 @@ class Service:
         return in_text(spec, pieces, self._decoder(call.preprocessor)) if _wants_text(spec, call) else pieces
 
     def _with_decoder(self, spec: ModelSpec, call: Call) -> Call:
-        """Return a call whose answer becomes a text by what reads the texts of this version, not of one after it."""
+        """Return a call whose answer is decoded to text by the preprocessor of this version, not of a later one."""
         if call.preprocessor is not None or not _wants_text(spec, call):
             return call
         preprocessor = self.gateway.preprocessor(spec.name)
@@ -417,9 +417,9 @@ class Service:
     def _followed(
         self, spec: ModelSpec, call: Call, parent: str, began: float | None = None
     ) -> AbstractContextManager[TracedCall | None]:
-        """Begin a call, which is traced to the end of the block if it is one to trace. Raises `Unavailable`.
+        """Begin a call, which is traced to the end of the block if it is to be. Raises `Unavailable`.
 
-        One whose inputs have been read `began` before that.
+        `began` is when the call began if its inputs have been read before.
         """
         if self._draining:
             raise Unavailable("the server is shutting down: use another one")
@@ -439,8 +439,8 @@ class Service:
     def _deadline(self, spec: ModelSpec, terms: Terms, rows: int) -> float:
         """Return the deadline of a call with so many rows, in seconds of `time.monotonic()`.
 
-        If it names no time-out, it has the default for each of so many rows as a call of tensors may have: clients that
-        send lists of a thousand texts send nothing else.
+        Without a time-out, it gets the default once for every `max_rows` rows, the most in a call of tensors: clients
+        that send lists of a thousand texts send no time-out.
         """
         seconds = self._seconds(spec, terms.timeout)
         if not terms.timeout:
@@ -468,19 +468,19 @@ class Service:
         return claim, deadline + time.monotonic() - begun
 
     def _unclaimed(self, spec: ModelSpec, error: LatebindError, rows: int) -> None:
-        """Count rows for which there were no slots."""
-        for kind, why in UNCLAIMED.items():
+        """Count rows that got no slots."""
+        for kind, reason in UNCLAIMED.items():
             if isinstance(error, kind):
-                self._turned_away(spec, why, rows)
+                self._turned_away(spec, reason, rows)
                 return
 
-    def _turned_away(self, spec: ModelSpec, why: str, rows: int) -> None:
-        self.turned_away.setdefault(spec.name, Counter())[why] += rows
+    def _turned_away(self, spec: ModelSpec, reason: str, rows: int) -> None:
+        self.turned_away.setdefault(spec.name, Counter())[reason] += rows
 
     def _check_version(
         self, there: ModelSpec, spec: ModelSpec, version: str | None, preprocessor: Preprocessor | None
     ) -> None:
-        """Raise unless a version that has replaced `spec` may answer: it takes the same, made of the same raw inputs.
+        """Raise unless a version that replaced `spec` may answer: same tensors, made by the same preprocessor.
 
         Raises `NotFound` and `Superseded`.
         """
@@ -493,7 +493,7 @@ class Service:
 
     def reading_parameters(self, spec: ModelSpec, rows: Sequence[Prepared]) -> dict[str, object]:
         """Return the parameters of a reply that say what was read: the tokens of texts, and whether a row was cut."""
-        found: dict[str, list[object]] = {}  # of ints or bools, compiled code would make ints
+        found: dict[str, list[object]] = {}  # if typed as ints or bools, compiled code would turn bools into ints
         if any(one.media is Media.TEXT for one in spec.about.raw):
             found["tokens"] = [row.used for row in rows]
         if any(row.cut for row in rows):
@@ -552,7 +552,7 @@ class Service:
         return {} if self._observer is None else self._observer.figures()
 
     def unwatched(self) -> str:
-        """Return why nobody watches learned caches that are to be watched, "" where somebody does."""
+        """Return why learned caches that are to be watched are not, "" if they are."""
         return "" if self._observer is None else self._observer.unwatched()
 
     def _show(self, claim: Claim, answer: Answer) -> None:

@@ -1,6 +1,6 @@
 """The settings that clients may change while the server runs: which calls are traced, and what is logged.
 
-These are the protocol's trace and logging extensions. Transports pass values as they come: strings, lists of strings,
+These are the protocol's trace and logging extensions. Transports pass values as received: strings, lists of strings,
 numbers and booleans.
 """
 
@@ -34,7 +34,7 @@ class TraceSettings:
         return cls(LEVELS[1], max(1, round(1.0 / share))) if share > 0.0 else cls()
 
     def traced(self, number: int) -> bool:
-        """Return whether the call with this number is traced; calls are numbered from 1 since the settings hold."""
+        """Return whether the call with this number is traced; 1 is the first since the settings took effect."""
         if self.level == LEVELS[0] or number % self.rate:
             return False
         return self.count < 0 or number // self.rate <= self.count

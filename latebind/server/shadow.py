@@ -1,7 +1,7 @@
 """Shadow versions (`domain.split`): they answer copies of requests, and only the metrics show it.
 
 Clients wait for none of it, but workers are shared: a request that comes while a shadow runs waits for it. So shadows
-are asked one call at a time, and run for at most `MOST_SHARE` of the time. What they are not asked for, is counted.
+are asked one call at a time, and run for at most `MOST_SHARE` of the time. Requests that are not copied are counted.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from latebind.server.gateway import Answer, Array, Gateway, as_numbers
 logger = logging.getLogger(__name__)
 
 MOST_SHARE: Final = 0.02
-"""Of the time may shadows run. At half load a request that meets one waits for half of it in the mean."""
-SAVED: Final = 1.0  # seconds of running that a quiet time may save up for
-CALL_SECONDS: Final = 1e-3  # that a call takes of frontend and engine beside running, generously
+"""The share of the time that shadows may run. At half load, a request that meets one waits half of it on average."""
+SAVED: Final = 1.0  # seconds of running that may be saved up for while none runs
+CALL_SECONDS: Final = 1e-3  # that a call costs frontend and engine beside running, a generous estimate
 SECONDS: Final = 10.0  # that a shadow has to answer
 OUTCOMES: Final = ("same", "other", "failed", "passed_over")
 
@@ -33,7 +33,7 @@ Rows = Mapping[str, Sequence[Array]]
 
 
 class Shadows:
-    """Asks shadows of `splits` for what other versions have answered, and compares. Used on the event loop alone."""
+    """Sends shadows of `splits` what other versions have answered, and compares. Used only on the event loop."""
 
     def __init__(self, gateway: Gateway, splits: Mapping[str, Chooser]) -> None:
         self._gateway = gateway
@@ -45,7 +45,7 @@ class Shadows:
         self._then = time.monotonic()
 
     def follow(self, spec: ModelSpec) -> bool:
-        """Return whether answers of a model are to be reported: it has shadows."""
+        """Return whether a model has shadows, so that its answers are to be reported."""
         chooser = self._splits.get(spec.public_name)
         return chooser is not None and bool(chooser.split.shadows)
 
@@ -56,12 +56,12 @@ class Shadows:
     def compared(self, model: str) -> tuple[bool, ...]:
         """Return for the last `COMPARED` rows whether the shadow answered like the version that clients got.
 
-        What is told of that (`learned.promise.bounded`) is told of learned caches beside their full network too.
+        `learned.promise.bounded` makes a share of it, as for learned caches compared with their full network.
         """
         return tuple(self._last.get(model, ()))
 
     def answered(self, spec: ModelSpec, rows: Rows, answer: Answer) -> None:
-        """Ask the shadows of a model for rows that it has answered; copies what it needs."""
+        """Send rows that a model has answered to its shadows; copies what it needs."""
         split = self._splits[spec.public_name].split
         for version in split.shadows:
             name = split.served[version]
@@ -76,7 +76,7 @@ class Shadows:
             task.add_done_callback(partial(self._ended, name))
 
     async def close(self) -> None:
-        """Ask for nothing more."""
+        """Cancel what is under way."""
         for task in [*self._tasks.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -93,7 +93,7 @@ class Shadows:
         return self._credit > 0.0
 
     async def _ask(self, spec: ModelSpec, rows: Rows, answer: Answer, counts: Counter[str]) -> None:
-        """Have a shadow answer, and count how its answers compare."""
+        """Get a shadow's answers, and count how they compare."""
         count, deadline = len(answer.left_at), time.monotonic() + SECONDS
         try:
             dims = spec.dims_of({name: each[0].shape for name, each in rows.items()}) if spec.dims else {}
@@ -117,10 +117,10 @@ class Shadows:
 
 
 def alike(spec: ModelSpec, one: Answer, other: Answer, row: int) -> bool:
-    """Return whether two answers to a row say the same: the same class where an output has scores, else equal values.
+    """Return whether two answers to a row agree: on the class where an output has scores, else on all values.
 
-    Outputs of floating point are scores or vectors: those count that are greatest at the same place. Those of whole
-    numbers, such as tokens, have to be equal.
+    Floating-point outputs are scores or vectors: they agree if their largest value is at the same place. Integer
+    outputs, such as tokens, have to be equal.
     """
     for tensor in spec.outputs:
         if tensor.name not in one.outputs or tensor.name not in other.outputs:

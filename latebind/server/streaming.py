@@ -34,17 +34,17 @@ async def stream(
 
 
 async def in_text(spec: ModelSpec, pieces: AsyncGenerator[Answer], decoder: TextDecoder) -> AsyncGenerator[Answer]:
-    """Yield the pieces of an answer, each with what the text goes on by, `(1, 1)`: often nothing is certain yet."""
+    """Yield the pieces of an answer, each with the text it adds `(1, 1)`, often "" because none is certain yet."""
     tokens, texts = spec.outputs[0], TextPieces(decoder)
     async with aclosing(pieces):
         async for piece in pieces:
             (row,) = piece.outputs[tokens.name].tolist()
-            said = texts.add(written(row, tokens.padding) if piece.complete else row, complete=piece.complete)
-            yield structs.replace(piece, outputs={**piece.outputs, TEXT_OUTPUT: np.array([[said]], object)})
+            text = texts.add(written(row, tokens.padding) if piece.complete else row, complete=piece.complete)
+            yield structs.replace(piece, outputs={**piece.outputs, TEXT_OUTPUT: np.array([[text]], object)})
 
 
 def written(tokens: list[int], padding: int | None) -> list[int]:
-    """Return the tokens of an answer without what it is filled up with."""
+    """Return the tokens of an answer without its padding."""
     count = len(tokens)
     while count and tokens[count - 1] == padding:
         count -= 1
@@ -60,5 +60,5 @@ async def events(
             yield b"data: %b\n\n" % encode(first)
             async for piece in pieces:
                 yield b"data: %b\n\n" % encode(piece)
-        except Exception as error:  # the root of a reply whose head is sent: report it, and tell the client in an event
+        except Exception as error:  # the head is sent: log it, and send the client an event with the error
             yield b"data: %b\n\n" % reply_to(error).body

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Files that fit, as a context and as they are; `authority` is the one that signs clients' certificates, if any."""
+    """Files that fit together, as a context and as bytes; `authority` signs clients' certificates, if they need any."""
 
     context: ssl.SSLContext
     certificate: bytes
@@ -35,9 +35,9 @@ class Loaded:
 
 
 class Certificates:
-    """The files that a configuration names, as of the last look. Those that replace them serve the next connections.
+    """The files that a configuration names, as last read. Once they are replaced, new connections get the new ones.
 
-    Where new ones cannot be used, the last that could stay, and the log says why, once. From any thread.
+    If new files cannot be used, the last usable ones stay, and the log says why, once. Thread-safe.
     """
 
     def __init__(self, config: FrontendConfig) -> None:
@@ -51,7 +51,7 @@ class Certificates:
 
     @classmethod
     def of(cls, config: FrontendConfig) -> Self | None:
-        """Return those of a configuration, None where it has none. Raises `ConfigError`."""
+        """Return the certificates of a configuration, None if it has none. Raises `ConfigError`."""
         return cls(config) if config.tls_cert else None
 
     def current(self) -> Loaded:
@@ -73,12 +73,12 @@ class Certificates:
         try:
             self._loaded = self._read()
         except (ConfigError, OSError) as error:
-            log.error("new connections go on with the certificate before: %s", error)
+            log.error("new connections still get the previous certificate: %s", error)
         else:
-            log.info("new connections get the certificate that is in %s now", self._config.tls_cert)
+            log.info("new connections now get the certificate in %s", self._config.tls_cert)
 
     def _read(self) -> Loaded:
-        """Return what is in the files. Raises `ConfigError`, and tries them no more until they change again."""
+        """Read the files. Raises `ConfigError`; they are not tried again until they change."""
         self._looked, self._seen = time.monotonic(), self._fingerprints()
         context = server_context(self._config)
         assert context is not None
@@ -88,7 +88,7 @@ class Certificates:
         return Loaded(context, certificate, key, authority[0] if authority else None)
 
     def _fingerprints(self) -> object:
-        """Return what changes when a file does; that of a file that is not there is None."""
+        """Return values that change when a file does; None for a file that does not exist."""
         found = list[tuple[int, ...] | None]()
         for name in self._files:
             try:
@@ -125,14 +125,14 @@ def server_context(config: FrontendConfig) -> ssl.SSLContext | None:
 
 
 class TlsServer:
-    """Accepts connections at a socket that listens, and has the protocol that `made` returns serve each behind TLS.
+    """Accepts connections on a listening socket, and serves each behind TLS by a protocol that `made` returns.
 
-    Each gets the `context` of its time.
+    Each gets the `context` current when it is accepted.
 
-    asyncio's own server tells nobody of a connection before its handshake has ended, and waits a minute for that: any
-    number of clients that connect and say nothing would cost descriptors that no limit counts. Here `arriving` are the
-    connections in their handshake, each for `patience` seconds at most. One is hung up on at once where there are
-    `most` already, the `others` that have had theirs among them: a refusal in words would cost the handshake.
+    asyncio's own server reports no connection before its handshake has ended, and waits a minute for that: any number
+    of clients that connect and send nothing would cost descriptors that no limit counts. Here `arriving` are the
+    connections in their handshake, each for `patience` seconds at most. One is closed at once if there are `most`
+    already, including the `others` past their handshake: an error reply would cost the handshake.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class TlsServer:
         self._accepting.cancel()
 
     async def ended(self, *, seconds: float = 0.0) -> None:
-        """Return when no connection is in its handshake; those that are after so many `seconds` are closed."""
+        """Return when no connection is in its handshake; those that still are after `seconds` are closed."""
         await asyncio.wait((self._accepting,))
         if self.arriving:
             await asyncio.wait(self.arriving, timeout=seconds)
@@ -183,7 +183,7 @@ class TlsServer:
             while True:
                 try:
                     line, _ = await loop.sock_accept(self._listening)
-                except ConnectionError:  # it has gone
+                except ConnectionError:  # the client has gone
                     continue
                 except OSError:  # no descriptor is free, or no memory: some will be once others go
                     await asyncio.sleep(AGAIN_SECONDS)
@@ -192,7 +192,7 @@ class TlsServer:
 
     async def _shake_hands(self, line: socket.socket) -> None:
         """The root of a task."""
-        with suppress(OSError):  # no TLS, too late, or the client has gone; errors of TLS are of this kind
+        with suppress(OSError):  # no TLS, too late, or the client has gone; errors of TLS are OSErrors
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._made, line, ssl=self._context(), ssl_handshake_timeout=self._patience
             )

@@ -13,20 +13,20 @@ from latebind.server.service import NOT_ANSWERING
 
 WINDOW: Final = 60.0  # seconds that counts are of
 FIRST: Final = frozenset({"closing", "dead", "hangs", "starting"})  # states in which nothing is answered
-LOADING: Final = 0.25  # of the time: a server that loads models for more of it has too little memory for them
+LOADING: Final = 0.25  # of the time: a server that spends more of it loading has too little memory for its models
 MISTAKES: Final = 10  # calls in a window that clients may get wrong before it is worth a line
-WANTED_OR_SAID: Final = ("unloaded", NOT_ANSWERING)  # reasons: somebody asked for it; it is told of the engine
-OLD: Final = 1.0  # seconds: one that is busy may answer so late
+NO_TROUBLE: Final = ("unloaded", NOT_ANSWERING)  # reasons: a client unloaded it; it is the engine's trouble
+OLD: Final = 1.0  # seconds: a busy engine may take as long to answer
 
 Counts = dict[tuple[str, str], float]
 """By model, "" for the server, and what is counted."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """One thing that is wrong: `what` it is, to stand behind the model's name, and its `cure`, in sentences.
+    """One thing that is wrong: `what` it is, shown after the model's name, and its `cure`, in sentences.
 
     `model` is the name that it is served by, "" for the server itself, and `state` a word for it in a table. `grave` is
-    what costs answers, or makes them worse than promised. `rows` have gone unanswered for it in the last minute.
+    whether it costs answers, or makes them worse than promised. `rows` went unanswered for it in the last minute.
     """
 
     model: str
@@ -38,12 +38,12 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What a server tells of itself at one moment, `at` in seconds of any clock.
+class ServerState:
+    """The state of a server at one moment, `at` in seconds of any clock.
 
-    `turned_away` counts rows that never came to the engine, by model and why; `replies` those over HTTP by status;
-    `shadows` rows by the version that was asked aside, and how its answers compare. `unwatched` says why nobody watches
-    fidelity that is to be watched, "" where somebody does.
+    `turned_away` counts rows that never reached the engine, by model and reason; `replies` those over HTTP by status;
+    `shadows` rows by shadow version, and by how its answers compare. `unwatched` says why fidelity that is to be
+    watched is not, "" if it is.
     """
 
     at: float
@@ -66,9 +66,9 @@ class Sight:
         for name, model in self.snapshot["models"].items():
             for outcome, number in model["requests"].items():
                 found[name, outcome] = number
-        for name, whys in self.turned_away.items():
-            for why, number in whys.items():
-                found[name, why] = number
+        for name, reasons in self.turned_away.items():
+            for reason, number in reasons.items():
+                found[name, reason] = number
         memory = self.snapshot.get("memory")
         for held in memory["models"].values() if memory else ():
             found["", "loads"] = found.get(("", "loads"), 0) + held["load_seconds"]["count"]
@@ -77,10 +77,10 @@ class Sight:
 
 
 class Minute:
-    """What has been counted in the last minute, of counts that begin at 0 with the server and anew with each engine.
+    """What was counted in the last minute, by counters that start at 0 with the server and again with each engine.
 
-    It `began` with the server, in seconds of the clock of its looks: the first look may fail, as where the engine dies
-    at once, and the next one counts that. What an engine counted between the last look and its end is not in it.
+    It `began` with the server, on the clock of its states: the first state may be missing, as when the engine dies at
+    once, and the next one counts that. What an engine counted between its last state and its end is lost.
     """
 
     def __init__(self, began: float) -> None:
@@ -88,16 +88,16 @@ class Minute:
         self._began = self._until = began
         self._steps: deque[tuple[float, Counts]] = deque()
 
-    def take(self, sight: Sight) -> None:
-        """Take note of a look, a later one than those before."""
-        now, before = sight.counts(), self._before
+    def take(self, server: ServerState) -> None:
+        """Add a state, later than those before."""
+        now, before = server.counts(), self._before
         new = {key: value - (old if value >= (old := before.get(key, 0)) else 0) for key, value in now.items()}
-        self._steps.append((sight.at, {key: value for key, value in new.items() if value}))
-        self._before, self._until = now, sight.at
-        while self._steps and self._steps[0][0] <= sight.at - WINDOW:
+        self._steps.append((server.at, {key: value for key, value in new.items() if value}))
+        self._before, self._until = now, server.at
+        while self._steps and self._steps[0][0] <= server.at - WINDOW:
             self._began, _ = self._steps.popleft()
 
-    def told(self) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         """Return how long it is, and how many requests ended in it, and were answered, by model."""
         ended: defaultdict[str, float] = defaultdict(float)
         answered: defaultdict[str, float] = defaultdict(float)
@@ -110,7 +110,7 @@ class Minute:
 
     @property
     def seconds(self) -> float:
-        """How long that minute is: shorter where nobody has looked for so long."""
+        """How long that minute is: shorter soon after the start."""
         return self._until - self._began
 
     def sums(self) -> Counts:
@@ -122,17 +122,17 @@ class Minute:
         return found
 
 
-def troubles(sight: Sight, minute: Minute) -> list[Trouble]:
+def troubles(server: ServerState, minute: Minute) -> list[Trouble]:
     """Return what is wrong, the worst first: where nothing is answered, then where the most is lost."""
     sums = minute.sums()
     when = "in a minute" if minute.seconds >= 0.9 * WINDOW else f"in {max(1.0, minute.seconds):.0f} s"
     found = [
-        *_of_engine(sight, int(sums["", "restarts"]), when),
-        *_of_models(sight),
-        *_of_requests(sight, sums, when),
-        *_of_memory(sight, sums, minute.seconds, when),
-        *_of_fidelity(sight),
-        *_of_shadows(sight),
+        *_of_engine(server, int(sums["", "restarts"]), when),
+        *_of_models(server),
+        *_of_requests(server, sums, when),
+        *_of_memory(server, sums, minute.seconds, when),
+        *_of_fidelity(server),
+        *_of_shadows(server),
         *_of_clients(sums, when),
     ]
     return sorted(found, key=lambda one: (not one.grave, one.state not in FIRST, one.state != NOT_SERVED, -one.rows))
@@ -141,11 +141,11 @@ def troubles(sight: Sight, minute: Minute) -> list[Trouble]:
 # The server itself ---------------------------------------------------------------------------------------------------
 
 
-def _of_engine(sight: Sight, restarts: int, when: str) -> Iterator[Trouble]:
-    age = sight.snapshot.get("age", 0.0)
-    if sight.draining:
+def _of_engine(server: ServerState, restarts: int, when: str) -> Iterator[Trouble]:
+    age = server.snapshot.get("age", 0.0)
+    if server.draining:
         yield Trouble("", "closing", "The server is shutting down", "New calls are refused: send them to another one.")
-    elif not sight.live:
+    elif not server.live:
         yield Trouble("", "dead", "The engine has ended: nothing is answered", "The log says why; start it again.")
     elif age >= OLD:
         yield Trouble(
@@ -154,7 +154,7 @@ def _of_engine(sight: Sight, restarts: int, when: str) -> Iterator[Trouble]:
             f"The engine has not answered for {age:.0f} s",
             "The log says in which model it hangs. After `generations.patience` seconds another one takes over.",
         )
-    elif not sight.ready:
+    elif not server.ready:
         yield Trouble(
             "",
             "starting",
@@ -174,13 +174,13 @@ def _of_engine(sight: Sight, restarts: int, when: str) -> Iterator[Trouble]:
 NOT_SERVED: Final = "not served"
 
 
-def _of_models(sight: Sight) -> Iterator[Trouble]:
-    for entry in sight.entries:
+def _of_models(server: ServerState) -> Iterator[Trouble]:
+    for entry in server.entries:
         name, reason = entry["name"], entry["reason"]
-        if entry["state"] == "UNAVAILABLE" and reason not in WANTED_OR_SAID:
-            told = reason.removeprefix(f"{name} is not served: ").removeprefix(f"{name}/")
-            yield Trouble(name, NOT_SERVED, "not served", _sentence(told))
-        elif entry["state"] == "READY" and reason and not (_lacking(sight, name) and "--memory" in reason):
+        if entry["state"] == "UNAVAILABLE" and reason not in NO_TROUBLE:
+            text = reason.removeprefix(f"{name} is not served: ").removeprefix(f"{name}/")
+            yield Trouble(name, NOT_SERVED, "not served", _sentence(text))
+        elif entry["state"] == "READY" and reason and not (_lacking(server, name) and "--memory" in reason):
             what = f"served in version {entry['version']}, which is not its newest"
             yield Trouble(name, "older version", what, _sentence(reason), grave=False)
 
@@ -217,7 +217,7 @@ LOST: Final = {  # by what is counted: a word for a table, what became of them, 
     ),
     "not_loaded": (
         "not loaded",
-        "failed {when}; it could not be brought into memory",
+        "failed {when}; it could not be loaded into memory",
         "The log says why; `latebind models` says whether its files are whole.",
     ),
     "expired": (
@@ -228,16 +228,16 @@ LOST: Final = {  # by what is counted: a word for a table, what became of them, 
     "failed": (
         "fails",
         "failed {when}; the model raised",
-        "The log has each error: mend what the client sends, or the model.",
+        "The log has each error: correct what the client sends, or the model.",
     ),
 }
 
 
-HURRIED: Final = {"refused_late": "refused", "expired": "late"}  # what a model that memory does not hold brings about
+MISSED: Final = {"refused_late": "refused", "expired": "late"}  # outcomes due to a model that memory cannot hold
 
 
-def _of_requests(sight: Sight, sums: Counts, when: str) -> Iterator[Trouble]:
-    memory = sight.snapshot.get("memory")
+def _of_requests(server: ServerState, sums: Counts, when: str) -> Iterator[Trouble]:
+    memory = server.snapshot.get("memory")
     for (name, counted), number in [*sums.items()]:
         rows = int(number)
         if counted == "refused_loading":
@@ -248,9 +248,9 @@ def _of_requests(sight: Sight, sums: Counts, when: str) -> Iterator[Trouble]:
                 "or allow more time (`--deadline-ms`)."
             )
             yield Trouble(name, "refuses", f"{rows:,} refused {when}; it was not in memory", cure, rows=rows)
-        elif counted in HURRIED and (lacking := _lacking(sight, name)) is not None:
-            both = {word: int(sums[name, outcome]) for outcome, word in HURRIED.items() if sums[name, outcome]}
-            if HURRIED[counted] == next(iter(both)):  # told once
+        elif counted in MISSED and (lacking := _lacking(server, name)) is not None:
+            both = {word: int(sums[name, outcome]) for outcome, word in MISSED.items() if sums[name, outcome]}
+            if MISSED[counted] == next(iter(both)):  # reported once
                 rows = sum(both.values())
                 what = f"{rows:,} {' or '.join(both)} {when}; {lacking}"
                 yield Trouble(name, "refuses", what, MORE_MEMORY, rows=rows)
@@ -267,22 +267,22 @@ MORE_MEMORY: Final = (
 )
 
 
-def _lacking(sight: Sight, name: str) -> str | None:
-    """Return what to tell of a model that memory does not hold as a whole, None for all others."""
-    memory = sight.snapshot.get("memory")
+def _lacking(server: ServerState, name: str) -> str | None:
+    """Return what a model needs that memory cannot hold as a whole, in words; None for all others."""
+    memory = server.snapshot.get("memory")
     held = memory["models"].get(name) if memory else None
     if memory is None or held is None or held["bytes"] <= memory["budget_bytes"]:
         return None
     return f"it needs {_bytes(held['bytes'])} of {_bytes(memory['budget_bytes'])}"
 
 
-def _of_memory(sight: Sight, sums: Counts, seconds: float, when: str) -> Iterator[Trouble]:
-    memory = sight.snapshot.get("memory")
+def _of_memory(server: ServerState, sums: Counts, seconds: float, when: str) -> Iterator[Trouble]:
+    memory = server.snapshot.get("memory")
     if memory is None:
         return
     for name in memory["models"]:
-        hurried = any(sums[name, outcome] for outcome in HURRIED)
-        if (lacking := _lacking(sight, name)) is not None and not hurried:
+        missed = any(sums[name, outcome] for outcome in MISSED)
+        if (lacking := _lacking(server, name)) is not None and not missed:
             what = f"does not fit into memory; {lacking}"
             yield Trouble(name, "does not fit", what, MORE_MEMORY, grave=False)
     loading = sums["", "load_seconds"]
@@ -299,7 +299,7 @@ def _of_memory(sight: Sight, sums: Counts, seconds: float, when: str) -> Iterato
 
 
 def _bytes(value: float) -> str:
-    """Return bytes as people read them, as the page does."""
+    """Return bytes in a readable unit, as on the page."""
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000.0:
             return f"{value:.0f} {unit}" if unit == "B" or value >= 10.0 else f"{value:.1f} {unit}"
@@ -310,32 +310,32 @@ def _bytes(value: float) -> str:
 # Learned caches and other versions -----------------------------------------------------------------------------------
 
 
-def _of_fidelity(sight: Sight) -> Iterator[Trouble]:
-    if sight.unwatched:
+def _of_fidelity(server: ServerState) -> Iterator[Trouble]:
+    if server.unwatched:
         cure = "Another one starts by itself, where a core is idle. The log says why the last one ended."
-        yield Trouble("", "unwatched", _sentence(sight.unwatched)[:-1], cure, grave=False)
-    for name, told in sight.adaptation.items():
-        fidelity, target = told["fidelity"], told.get("target", 0.0)
-        if told["version"] == FULL_DEPTH:
+        yield Trouble("", "unwatched", _sentence(server.unwatched)[:-1], cure, grave=False)
+    for name, figures in server.adaptation.items():
+        fidelity, target = figures["fidelity"], figures.get("target", 0.0)
+        if figures["version"] == FULL_DEPTH:
             what = "early exits are stopped; each request runs the whole network"
             cure = (
-                "They go on once a version is shown to be good enough. `latebind calibrate` on data nearer to your "
-                "traffic may be sooner."
+                "They resume once a version is shown to be good enough. `latebind calibrate` on data nearer to your "
+                "traffic may be faster."
             )
             yield Trouble(name, "no exits", what, cure, grave=False)
-        elif fidelity is not None and told["upper"] < target:
+        elif fidelity is not None and figures["upper"] < target:
             what = f"{fidelity:.1%} of its answers are those of the full network; {target:.1%} are promised"
             cure = "Serve it with `--no-exits`, or `latebind calibrate` it on data nearer to your traffic."
             yield Trouble(name, "unfaithful", what, cure)
-        for level in told.get("levels", ()):
-            if not level["used"] and told["version"] != FULL_DEPTH:
+        for level in figures.get("levels", ()):
+            if not level["used"] and figures["version"] != FULL_DEPTH:
                 what = f"answers with a fidelity of {level['promised']:.1%} are stopped; samples show less"
-                cure = "They go on once samples show it. `latebind calibrate` on data nearer to your traffic helps."
+                cure = "They resume once samples show it. `latebind calibrate` on data nearer to your traffic helps."
                 yield Trouble(name, "fewer levels", what, cure, grave=False)
 
 
-def _of_shadows(sight: Sight) -> Iterator[Trouble]:
-    for name, rows in sight.shadows.items():
+def _of_shadows(server: ServerState) -> Iterator[Trouble]:
+    for name, rows in server.shadows.items():
         other, failed, same = (rows.get(outcome, 0) for outcome in ("other", "failed", "same"))
         asked = other + failed + same
         if other:
@@ -361,13 +361,13 @@ MISTAKEN: Final = {
 
 
 def _of_clients(sums: Counts, when: str) -> Iterator[Trouble]:
-    said = {"413"} if any(counted == "too_many_rows" for _, counted in sums) else set[str]()  # of a model
+    reported = {"413"} if any(counted == "too_many_rows" for _, counted in sums) else set[str]()  # of a model
     for status, (what, cure) in MISTAKEN.items():
-        if (number := sums["", status]) >= MISTAKES and status not in said:
+        if (number := sums["", status]) >= MISTAKES and status not in reported:
             yield Trouble("", "mistakes", f"{number:,.0f} {what} {when}", cure, grave=False)
 
 
 def _sentence(text: str) -> str:
-    """Return a text that begins and ends as a sentence."""
+    """Return a text with the capital and the full stop of a sentence."""
     whole = text.strip()
     return whole[:1].upper() + whole[1:] + ("" if whole.endswith((".", "?", "!")) else ".")

@@ -174,7 +174,7 @@ def test_new_files_count_from_the_next_connection_on_and_broken_ones_leave_the_o
         put(second, place, "certificate")  # its key is still to come
         assert [shown(port) for port in ports] == ["first", "first"]
         assert caplog.messages == [
-            f"new connections go on with the certificate before: server.tls_cert {place.certificate} and "
+            f"new connections still get the previous certificate: server.tls_cert {place.certificate} and "
             f"server.tls_key {place.key} do not match: key values mismatch; give a certificate and its key, as PEM"
         ]
         put(second, place, "key")

@@ -9,8 +9,8 @@ const PAST = 60; // snapshots
 const TOKEN = "latebind token";
 
 export class Feed {
-  constructor(told) {
-    this.told = told; // is called when something new has come, or could not be had
+  constructor(changed) {
+    this.changed = changed; // is called when something new has come, or could not be had
     this.data = null;
     this.rows = JSON.parse(sessionStorage.getItem(ROWS) ?? "[]");
     this.past = []; // the last minute's snapshots: [time, models]
@@ -43,7 +43,7 @@ export class Feed {
           await work();
         } catch (error) {
           this.error = error;
-          this.told();
+          this.changed();
         }
       }
       await new Promise((resume) => setTimeout(resume, pause()));
@@ -61,19 +61,19 @@ export class Feed {
     if (this.past.length > PAST) this.past.shift();
     this.data = data;
     this.error = null;
-    this.told();
+    this.changed();
   }
 
   async fetchPicture() {
     if (this.pictureEvery === 0) return;
     this.picture = await fetched("picture");
-    this.told();
+    this.changed();
   }
 
   async fetchTraces() {
     if (this.tracesEvery === 0) return;
     this.traces = (await fetched("../v2/traces")).traces;
-    this.told();
+    this.changed();
   }
 
   // The model of this name with its figures, or undefined.

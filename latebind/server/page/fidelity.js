@@ -14,9 +14,9 @@ export class Fidelity {
   }
 
   show(known, promised) {
-    const told = JSON.stringify([known ?? null, promised]);
-    if (told === this.shown) return;
-    this.shown = told;
+    const state = JSON.stringify([known ?? null, promised]);
+    if (state === this.shown) return;
+    this.shown = state;
     this.node.classList.toggle("wide", (known?.fidelity ?? null) === null); // a sentence needs no tall card
     const found = levels(known?.levels ?? [], promised);
     if (known === undefined) {

@@ -71,7 +71,7 @@ function explained(call, row) {
   const whole = Math.max(call.seconds, row.ended);
   const bars = [
     fallen("receive", "frontend", 0, row.arrived, whole, ""),
-    ...row.spans.map((span) => fallen(named(span), span.what, span.start, span.end, whole, told(span))),
+    ...row.spans.map((span) => fallen(named(span), span.what, span.start, span.end, whole, details(span))),
     fallen("reply", "frontend", row.ended, call.seconds, whole, ""),
   ];
   const spare = row.slack === null ? "" : ` On arrival it was expected to have ${milliseconds(row.slack)} to spare.`;
@@ -88,8 +88,8 @@ function named(span) {
   return span.step ? `${span.step}: ${what}` : what;
 }
 
-// What is told of a span beside its time.
-function told(span) {
+// What is shown of a span beside its time.
+function details(span) {
   const { what, step, start, end, stage, ...facts } = span;
   const worth = Object.entries(facts).filter(([name, value]) => USUAL[name] !== value);
   return worth.map(([name, value]) => `${name} ${name === "budget" ? milliseconds(value) : value}`).join(", ");

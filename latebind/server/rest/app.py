@@ -31,7 +31,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # What pages of other sites may read of a reply beside its body.
 SHOWN = b"inference-header-content-length, retry-after, server-timing, x-request-id"
 KEPT_SECONDS = 600  # for which a browser need not ask again whether a page may call
-POLL_SECONDS = 0.05  # between two looks whether everything has ended
+POLL_SECONDS = 0.05  # between two checks whether everything has ended
 OF_THIS_SITE = (b"same-origin", b"none")  # `same-site` is another port of this host, or another name of its domain
 SLASH = "'%2F' is not accepted in a path; send '/'"
 FOREIGN_PAGE = "the request comes from a page of another site, which may not call this server"
@@ -44,9 +44,8 @@ class RequestFilter:
     of its own there (DNS rebinding). So on loopback the Host must be a loopback name, the address listened on or one of
     `allow_hosts`. If `allow_hosts` are given, this applies to other addresses too. On all addresses an Origin must be
     the host that is called or one of `allow_hosts`, or be one of `allow_origins`; a call without one that may change
-    something or use a model (no `GET`) must not come from another site by what the browser says of it
-    (`Sec-Fetch-Site`). Health checks are always
-    let in.
+    something or use a model (no `GET`) must not come from another site according to the browser (`Sec-Fetch-Site`).
+    Health checks are always let in.
     """
 
     def __init__(self, config: FrontendConfig) -> None:
@@ -60,7 +59,7 @@ class RequestFilter:
     def admit(self, access: Access, method: str, fields: Mapping[bytes, bytes]) -> None:
         """Return if a call of this kind may go on, else raise `Foreign`.
 
-        Of what is read here, each header is there once at most (`read_head`).
+        Each header that is read here occurs at most once (`read_head`).
         """
         if access is Access.OPEN:
             return
@@ -90,7 +89,7 @@ class RequestFilter:
 class RestApp:
     """Answers requests for the models behind `service` with the verbs of `routes`, on all connections to a socket.
 
-    With `tls`, connections are behind TLS, each with the certificate of its time.
+    With `tls`, connections are behind TLS, each with the certificate current when it is opened.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class RestApp:
         self._filter = RequestFilter(config)
         self._routes = [(route.pattern(), route) for route in routes]
         self.behind_tls: TlsServer | None = None
-        self.hurried = False  # close without waiting for anybody
+        self.forced = False  # close without waiting
         self._tls = tls
         self._made = partial(HttpProtocol, self)
         self._server: asyncio.AbstractServer | None = None
@@ -141,31 +140,31 @@ class RestApp:
     async def close(self) -> None:
         """Close once everything that has arrived is answered, or the time to drain is over.
 
-        First serve connections that the kernel accepted and nobody here did: they would be reset.
+        First serve connections that the kernel has accepted and this process has not: they would be reset.
         """
         loop = asyncio.get_running_loop()
-        come = list(waiting_at(self._listening))
+        waiting = list(waiting_at(self._listening))
         if self._server is not None:
             self._server.close()
         if self.behind_tls is None:
-            taking = [loop.connect_accepted_socket(self._made, line) for line in come]
+            taking = [loop.connect_accepted_socket(self._made, line) for line in waiting]
             await asyncio.gather(*taking, return_exceptions=True)
             self._listening.close()
         else:
             self.behind_tls.close()
-            for line in come:
+            for line in waiting:
                 self.behind_tls.take(line)
             await self.behind_tls.ended(seconds=LATE_SECONDS)
         for connection in list(self.connections):
             connection.shutdown()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.context.limits.drain_seconds):
-                while (self.connections or self.tasks) and not self.hurried:
+                while (self.connections or self.tasks) and not self.forced:
                     await asyncio.sleep(POLL_SECONDS)
         late = list(self.tasks)
         for task in late:
             task.cancel()
-        if late and not self.hurried:  # each still sends its error
+        if late and not self.forced:  # each still sends its error
             await asyncio.wait(late, timeout=1.0)
         for task in self._chores:
             task.cancel()
@@ -196,7 +195,7 @@ class RestApp:
             await asyncio.sleep(patience / 4)
 
     def _head(self, version: str, method: bytes, target: bytes, headers: Headers) -> Head:
-        """Return what a head says whose `headers` are as they came.
+        """Return the parsed head of a request, with its verb; `headers` are as received.
 
         Raises `HeadTooLarge` and what `read_head` raises.
         """
@@ -211,7 +210,7 @@ class RestApp:
             path = self._within(path)
             route, names = self._find(asked, path)
             errors = route.errors
-            if reason := _nobodys(names):
+            if reason := _invalid_name(names):
                 raise NotFound(reason)
             self._filter.admit(route.access, asked, fields)
             verb = self._guarded(route)
@@ -245,7 +244,7 @@ class RestApp:
         return path[len(prefix) :]
 
     def _preflight(self, path: bytes, fields: Mapping[bytes, bytes]) -> Verb:
-        """Return the verb that answers a browser's question whether a page may call this path so (Fetch, 4.8)."""
+        """Return the verb that answers a browser's preflight request for this path (Fetch, 4.8)."""
         method = fields.get(b"access-control-request-method", b"").decode("ascii", "replace")
         try:
             self._find(method, path)
@@ -262,7 +261,7 @@ class RestApp:
         return agree
 
     def _guarded(self, route: Route) -> Verb:
-        """Return the verb of a route, behind the check of the token if it needs one: that is done for each call."""
+        """Return the verb of a route; if it needs a token, the verb checks that of each call first."""
         if not self._guard.asks(route.access):
             return route.verb
 
@@ -286,17 +285,17 @@ class RestApp:
                 continue
             if asked == route.method:
                 return route, found.groupdict()
-            if not _nobodys(found.groupdict()):
+            if not _invalid_name(found.groupdict()):
                 others.append(route.method)
         if others:
             raise MethodNotAllowed(others)
         raise NotFound(SLASH if escaped else "no such path: /v2/openapi.json lists all paths")
 
 
-def _nobodys(names: Mapping[str, str | None]) -> str:
-    """Say why a part of a path is no name that a model or a repository may have; empty where all may be.
+def _invalid_name(names: Mapping[str, str | None]) -> str:
+    """Return why a part of a path cannot be the name of a model or a repository; "" if all can.
 
-    It is checked behind the search for the route, so that the error has the form of the API that was called.
+    It is checked after the search for the route, so that the error has the form of the API that was called.
     """
     for part in ("model", "repository"):
         name = names.get(part)
@@ -306,7 +305,7 @@ def _nobodys(names: Mapping[str, str | None]) -> str:
 
 
 def _with_cors(origin: bytes, verb: Verb, errors: Errors) -> Verb:
-    """Return a verb whose replies, of errors too, pages of this origin may read (Fetch, 3.2)."""
+    """Return a verb whose replies, errors too, pages of this origin may read (Fetch, 3.2)."""
     lines = b"access-control-allow-origin: %b\r\naccess-control-expose-headers: %b\r\nvary: Origin\r\n" % (
         origin,
         SHOWN,
@@ -326,7 +325,7 @@ def _with_cors(origin: bytes, verb: Verb, errors: Errors) -> Verb:
 
 def _refusing(error: UserError) -> Verb:
     async def refuse(context: Context, request: Request) -> Reply:
-        raise error.with_traceback(None)  # it is raised again and again, and would keep each of its frames
+        raise error.with_traceback(None)  # it is raised for each request, and would keep all of their frames
 
     return refuse
 

@@ -12,7 +12,7 @@ Receive = Callable[[], Awaitable[tuple[bytes, bool]]]  # the next piece of a bod
 WINDOWS = {b"gzip": 31, b"deflate": 15}  # zlib's `wbits` for each content encoding
 ALIASES = {b"x-gzip": b"gzip"}  # RFC 9110, 8.4.1.3
 STEP = 1 << 18  # bytes that are decompressed at a time, in about a millisecond
-WITHOUT_RATIO = 1 << 20  # a body may grow to so many bytes whatever its ratio
+WITHOUT_RATIO = 1 << 20  # bytes that a body may grow to whatever its ratio
 SMALL = 1024  # smaller replies are not compressed
 SAMPLE = 1 << 14
 WORTH = 0.8  # the share of its size to which a sample must shrink
@@ -23,8 +23,8 @@ LEVEL = 1
 class Inflater:
     """Receives a compressed body and passes it on decompressed, at most `STEP` bytes at a time.
 
-    Raises `InvalidRequest` if it is not in that encoding, and `TooLarge` if it exceeds `body_bytes` as sent, or, beyond
-    `WITHOUT_RATIO`, `ratio` times that decompressed.
+    Raises `InvalidRequest` if it is not in that encoding, and `TooLarge` if it exceeds `body_bytes` as sent, or if it
+    decompresses to more than `WITHOUT_RATIO` and more than `ratio` times its size as sent.
     """
 
     def __init__(self, receive: Receive, encoding: bytes, limits: Limits) -> None:
@@ -37,7 +37,7 @@ class Inflater:
         self._encoding = encoding.decode()
         self._limits = limits
         self._stream = zlib.decompressobj(WINDOWS[encoding])
-        self._compressed = b""  # what has come and is not decompressed yet
+        self._compressed = b""  # received, and not decompressed yet
         self._received = self._made = 0
         self._to_come = True
 

@@ -2,7 +2,7 @@
 
 `POST /v2/models/NAME[/versions/N]/infer` has JSON with binary data after it; `/generate` and `/generate_stream` have
 one row in plain JSON. Their form is that of Triton's generate extension; here inputs and outputs are numbers. An output
-is as its row is: a list even of one token, nested lists, or a single number if its shape is ().
+has the shape of its row: a list even for one token, nested lists, or a single number if its shape is ().
 """
 
 import re
@@ -137,7 +137,7 @@ async def infer(context: Context, request: Request) -> Reply:
 
 
 async def generate(context: Context, request: Request) -> Reply:
-    """Answer one call of one row with all of its answer."""
+    """Answer one call of one row with its whole answer."""
     codec, call, filled, about = await _read_row(context, request)
     answer = await context.service.infer(codec.spec, call, filled, request.version, _parent(request.fields))
     return Reply(codec.encode_row(answer, call, about), JSON)
@@ -146,7 +146,7 @@ async def generate(context: Context, request: Request) -> Reply:
 async def generate_stream(context: Context, request: Request) -> Reply:
     """Answer one call of one row with an event for each piece of its answer.
 
-    What fails before the first piece is an error as usual, what fails later an event with an `error`.
+    A failure before the first piece is an error as usual, a later one an event with an `error`.
     """
     codec, call, filled, about = await _read_row(context, request)
     pieces = context.service.stream(codec.spec, call, filled, version=request.version, parent=_parent(request.fields))
@@ -176,7 +176,7 @@ def _json_bytes(given: bytes | None) -> int | None:
 
 
 async def read_call(codec: "Codec", request: Request) -> Call:
-    """Read the call's description: as much of the body as the header says is JSON; without that header all of it.
+    """Read the call's description: the part of the body that is JSON according to the header, or all of it without one.
 
     Raises what reading and `Codec` raise.
     """
@@ -184,7 +184,7 @@ async def read_call(codec: "Codec", request: Request) -> Call:
     if json_bytes is None:
         call = codec.decode(await request.read())
     elif json_bytes == 0:
-        await request.available()  # a client that has sent nothing yet gets no slots
+        await request.available()  # a client gets no slots before it has sent anything
         call = codec.decode_raw(await request.measure())
     else:
         size = request.size
@@ -198,7 +198,7 @@ async def read_call(codec: "Codec", request: Request) -> Call:
 
 
 async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill, dict[str, object]]:
-    """Read a call of one row; return also what the reply says about a text that was read for it."""
+    """Read a call of one row; return also the reply's parameters about a text that was read for it."""
     codec = context.codec(asked(context.service, request))
     call = with_time_waited(codec.decode_row(await request.read()), request.fields.get(WAITED_HEADER))
     request.watch()
@@ -354,7 +354,7 @@ class Codec:
     ) -> tuple[bytes, list[bytes | memoryview]]:
         """Return the JSON of the reply with these `parameters`, and the binary data that follow it.
 
-        They have the outputs that the client wants, except those that it wants in its shared memory: these are written.
+        They have the outputs that the client wants; those that it wants in its shared memory are written there.
         """
         spec = answer.spec or self.spec
         reply: dict[str, object] = {"model_name": self.public_name, "model_version": spec.version}
@@ -463,7 +463,7 @@ class Codec:
 
 
 def _hint(text: bytes) -> str:
-    """Return advice for a text that is not JSON for one of the usual reasons."""
+    """Return advice for a text that is not JSON, if the reason is a common one."""
     if not text.strip():
         return ". The body is empty: send what /v2/openapi.json describes"
     if NO_NUMBER.search(text) is not None:

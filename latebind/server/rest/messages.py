@@ -25,7 +25,7 @@ MORE: dict[int, Headers] = {401: ((b"www-authenticate", b"Bearer"),), 503: ((b"r
 
 # Two of them mean one thing to a proxy that reads the first, and another to a server that reads the last.
 SINGLE: Final = (b"host", b"authorization", b"origin", b"sec-fetch-site")
-# RFC 3986, 3.2.2 and 3.2.3, without user information, which RFC 9110, 4.2.4 has refused.
+# RFC 3986, 3.2.2 and 3.2.3, without user information, which is refused because of RFC 9110, 4.2.4.
 AUTHORITY: Final = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?")
 ABSOLUTE: Final = re.compile(rb"(?i:https?)://([^/?]*)(/[^?]*)?")
 
@@ -42,19 +42,19 @@ class Connection(Protocol):
         """What the frontend serves with."""
 
     def hold(self) -> None:
-        """Read nothing more until somebody wants it."""
+        """Read nothing more until it is wanted."""
 
     def read_on(self) -> None:
-        """Read again if reading is held: nobody waits, but a hang-up is heard."""
+        """Read again if reading is held: not for more of the body, but to notice a hang-up."""
 
     def go_on(self) -> None:
-        """Read again: somebody waits for more of the body."""
+        """Read again: more of the body is awaited."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A reply. `lines` are headers in their final form, as bytes. With `pieces`, these are its body, one after another.
+    """A reply. `lines` are headers in their final form, as bytes. If it has `pieces`, they are its body, in order.
 
-    They end early, and the connection is closed, where something goes wrong after the head was sent.
+    They end early, and the connection is closed, if something goes wrong after the head was sent.
     """
 
     body: bytes = b""
@@ -98,7 +98,7 @@ def error_reply(error: LatebindError, errors: Errors = OWN) -> Reply:
 
 
 class Head(NamedTuple):
-    """What a head says; all requests with the same head share it.
+    """A parsed head; all requests with the same head share it.
 
     `target` is the path as sent, without the server's prefix and the query string. `headers` have lower-case names, in
     the order in which they came; `fields` and `names` are those of `Request`.
@@ -126,9 +126,9 @@ class Head(NamedTuple):
 def read_head(version: str, target: bytes, headers: list[Header]) -> tuple[bytes, dict[bytes, bytes]]:
     """Return the path that a request of this HTTP `version` asks for, without its query, and its headers by name.
 
-    What one server reads otherwise than the next is refused (RFC 9110, RFC 9112), as far as the parser lets it through:
-    request lines, names of headers, lengths and chunks are the parser's. `headers` have names in lower case; several
-    values of one are joined by commas. Where the target is a whole URL, its host takes the place of the `Host` header
+    What servers may read differently is refused (RFC 9110, RFC 9112), unless the parser does that: it checks request
+    lines, names of headers, lengths and chunks. `headers` have names in lower case; several values of one are joined by
+    commas. Where the target is a whole URL, its host takes the place of the `Host` header
     (RFC 9112, 3.2.2). Raises `InvalidRequest` and `UnsupportedEncoding`; the connection is closed after either.
     """
     if version not in {"1.0", "1.1"}:

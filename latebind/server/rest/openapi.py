@@ -186,7 +186,7 @@ SCHEMAS: dict[str, Schema] = {
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route: who may have it, the verb that answers, and what `/v2/openapi.json` says of it if it has a `summary`.
+    """A route: who may call it, the verb that answers, and its description in `/v2/openapi.json` if it has a `summary`.
 
     Braces in `path` name parts (`PARTS`), brackets are optional parts. `reply` and `body` name schemas. A `health`
     route has the same schema for 400 as for 200. `reply_media` are those of the reply, where they are not those of the
@@ -207,7 +207,7 @@ class Route:
     errors: Errors = OWN
 
     def pattern(self) -> re.Pattern[str]:
-        """Return a pattern for paths that lead here. Names may be such as nothing has."""
+        """Return a pattern for paths that lead here; it also takes names that no model or repository can have."""
         optional = self.path.replace("[", "(?:").replace("]", ")?").replace(".", r"\.")
         parts = PARTS | dict.fromkeys(("model", "repository"), "[^/]+")
         return re.compile(re.sub(r"{(\w+)}", lambda found: f"(?P<{found[1]}>{parts[found[1]]})", optional))
@@ -264,7 +264,7 @@ def _responses(route: Route, *, named: bool) -> Json:
         statuses |= {*READING}
     found: Json = {str(status): _refusal(status, route.errors) for status in sorted(statuses)}
     if route.health:
-        found["400"] = _reply("Not so, or the request is invalid.", route.reply, "Error")
+        found["400"] = _reply("Not live or not ready, or the request is invalid.", route.reply, "Error")
     media = route.reply_media or route.media
     return {"200": _reply(route.summary, route.reply, media=media), **found}
 

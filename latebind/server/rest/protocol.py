@@ -1,6 +1,6 @@
 """HTTP/1.1 on one connection: httptools parses, requests are answered in order, limits are counted as bytes arrive.
 
-What a request's head says, its route and whether it is let in are looked up by the bytes of the head
+The parsed head of a request, its route and whether it is let in are looked up by the bytes of the head
 (`RestApp.head`): clients send the same heads again and again.
 """
 
@@ -61,16 +61,16 @@ class Request:
     `fields` are its headers by name, several values of one joined by commas (RFC 9110, 5.3). `names` are the named
     parts of the path.
 
-    The body is read piece by piece, and nothing before it is asked for, so TCP holds back a client whose body has to
-    wait. `arrived` is how many bytes have come; those of a compressed body count as they are after decompression,
-    unless it is wanted `as_sent`. The client has `Limits.body_seconds` to send it; time in which nobody waits for it
-    does not count. What `read` collects from several pieces is counted in `Held` until `release`.
+    The body is read piece by piece, and only when it is asked for, so TCP holds back a client whose body has to wait.
+    `arrived` is how many bytes have come, after decompression unless the body is wanted `as_sent`. The client has
+    `Limits.body_seconds` to send it; only time in which it is awaited counts. What `read` collects from several pieces
+    is counted in `Held` until `release`.
 
     Reading raises `ClientGone`, `BodyTimeout`, `TooLarge`, `UnsupportedEncoding`, `Refused`, `InvalidRequest` and the
     error of `refuse`.
     """
 
-    # What most requests never change stands here, and costs them nothing.
+    # What most requests never change is here, and costs them nothing.
     task: Task[None] | None = None  # that answers it
     answered = False
     disconnected = False
@@ -82,7 +82,7 @@ class Request:
     _more = True  # there may be more of it to read
     _unparsed = 0  # bytes of it that have come and are not read
     _collected = 0  # bytes, counted in `Held`
-    _waited = 0.0  # of the seconds that the client has for it
+    _waited = 0.0  # seconds spent, of those that the client has for it
     _unread = NOTHING
     _receive: Receive | None = None
     _news: Future[None] | None = None
@@ -149,7 +149,7 @@ class Request:
         return version
 
     def watch(self) -> None:
-        """From now on, cancel the task that answers when the client hangs up, and not only when it reads the body."""
+        """From now on, cancel the task that answers when the client hangs up, not only while it reads the body."""
         self._is_watched = True
 
     @property
@@ -200,7 +200,7 @@ class Request:
         while not self._unread and self._more:
             if not self.arrived and self._receive is None:
                 self._begin()
-            if self._receive is None and (self._parts or not self._to_come):  # as usual: it came with its head
+            if self._receive is None and (self._parts or not self._to_come):  # the usual case: it came with its head
                 piece, self._more = self._take()
             else:
                 piece, self._more = await (self._receive or self._pieces)()
@@ -211,7 +211,7 @@ class Request:
         return bool(self._unread)
 
     def _begin(self) -> None:
-        """Refuse a body that is too large, and see to it that a compressed one is decompressed."""
+        """Refuse a body that is too large, and prepare to decompress a compressed one."""
         limits, head = self._connection.context.limits, self.head
         if head.length is not None and head.length > limits.body_bytes:
             raise body_too_large(limits)
@@ -235,7 +235,7 @@ class Request:
         return parts[0] if len(parts) == 1 else b"".join(parts), self._to_come
 
     async def _wait(self) -> None:
-        """Wait for news of the body. Only who has to wait gets a timer: a usual body comes with its head."""
+        """Wait for news of the body. Only requests that wait have a timer: most bodies come with their heads."""
         loop, seconds = get_running_loop(), self._connection.context.limits.body_seconds
         self._news = news = loop.create_future()
         late = BodyTimeout(f"the body did not arrive within {seconds:g} s")
@@ -282,7 +282,7 @@ class HttpProtocol(Protocol):
         self._current: Request | None = None  # the request that is being answered
         self._pipelined: deque[Request] = deque()
         self._held = False
-        self._is_open = True  # for more to be written: the client takes what was
+        self._is_open = True  # for writing: the client takes what was written
         self._opened: Future[None] | None = None
         self._ending = False
         self._progressed = False
@@ -344,11 +344,11 @@ class HttpProtocol(Protocol):
         self._chunks = 0
 
     def on_url(self, url: bytes) -> None:
-        """Take in a part of the request's target."""
+        """Add a part of the request's target."""
         self._target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take in a header. Those behind a body go nowhere: nothing that is decided by the head may change later."""
+        """Add a header. Those after a body are dropped: nothing that is decided by the head may change later."""
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -380,7 +380,7 @@ class HttpProtocol(Protocol):
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on; the verb that reads it counts its bytes."""
         self._progressed = True
-        if self._chunks > self.limits.chunks:  # found here, since the chunk that ends a body has nothing in it
+        if self._chunks > self.limits.chunks:  # checked here, since the chunk that ends a body is empty
             self._refusal = TooLarge(f"the body has more than {self.limits.chunks} chunks: send fewer, larger ones")
             raise self._refusal
         assert self._incoming is not None, "the parser has a body without a head"
@@ -465,7 +465,7 @@ class HttpProtocol(Protocol):
                     return
                 # The time to drain is over; the task ends with this reply.
                 reply = error_reply(Unavailable("the server shut down before it had the answer"), request.head.errors)
-            except Exception as error:  # report, answer, go on serving
+            except Exception as error:  # log it, answer, go on serving
                 reply = reply_to(error, request.head.errors)
             if not request.answered:  # the connection may have refused the rest of it meanwhile
                 self.app.context.replies[reply.status] += 1
@@ -484,7 +484,7 @@ class HttpProtocol(Protocol):
             self.app.tasks.discard(request.task)
 
     async def _send_pieces(self, request: Request, reply: Reply, pieces: AsyncGenerator[bytes]) -> None:
-        """Send a reply in pieces: each when it is there, and no sooner than its client has taken those before it.
+        """Send a reply in pieces: each once it is there and the client has taken those before it.
 
         A client of HTTP/1.1 gets chunks (RFC 9112, 7.1), an older one plain bytes up to the end of the connection. The
         reply is cut off if its client hangs up, or when the time to drain is over; then the last chunk is missing.
@@ -522,7 +522,7 @@ class HttpProtocol(Protocol):
             self._transport.writelines((b"".join(lines), body))
 
     def _head_lines(self, reply: Reply) -> list[bytes]:
-        """Return the lines of a head, but for those on its length."""
+        """Return the lines of a head, without those on the length of the body."""
         lines = [STATUS_LINES[reply.status], self.app.date, reply.lines]
         for header in reply.headers:
             lines.append(b"%b: %b\r\n" % header)

@@ -34,7 +34,7 @@ NO_REGIONS = Regions()  # those of CUDA: clients may ask for them and forget the
 
 
 class Asked(msgspec.Struct):
-    """The JSON of a call about the repository: an index may be of models that are `ready` alone."""
+    """The JSON of a call about the repository; `ready` asks for an index of only the models that are ready."""
 
     ready: bool = False
     parameters: dict[str, object] = {}
@@ -104,11 +104,11 @@ async def model_ready(context: Context, request: Request) -> Reply:
     return health_reply("ready", well, name=request.model)
 
 
-# How they fare --------------------------------------------------------------------------------------------------------
+# Figures --------------------------------------------------------------------------------------------------------------
 
 
 async def statistics(context: Context, request: Request) -> Reply:
-    """The protocol's statistics; `Age` says that the figures are not new."""
+    """The protocol's statistics; the header `Age` is there if the figures are old."""
     found, age = await context.service.statistics(request.names.get("model"), request.version)
     reply = json_reply(found)
     return Reply(reply.body, (*JSON, (b"age", b"%d" % ceil(age)))) if age else reply
@@ -336,8 +336,8 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", f"{CUDA}[/region/{{region}}]/unregister", MUTATING, unregister, "Does nothing"),
     Route("GET", "/metrics", ORDINARY, metrics, "Metrics for Prometheus", "Text", media=(TEXT_TYPE,)),
     *[
-        Route("POST", path, ORDINARY, verb, says, reply, body, statuses, errors=errors)
-        for path, verb, says, reply, body, statuses, errors in TOOLS
+        Route("POST", path, ORDINARY, verb, summary, reply, body, statuses, errors=errors)
+        for path, verb, summary, reply, body, statuses, errors in TOOLS
     ],
     Route(
         *("GET", "/v1/models", ORDINARY, openai.list_models, "List models (OpenAI)", "ModelCards"),

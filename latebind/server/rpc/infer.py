@@ -246,7 +246,7 @@ class InferStream:
                             await self._write(in_stream(piece))
                     return None
             return in_stream(await self._infer(self._context, data, self._caller))
-        except Exception as error:  # the root of a task: the client is told, the others go on
+        except Exception as error:  # the root of a task: the client gets the error, other calls go on
             if self._statuses:
                 raise
             return self._refusal(data, error)
@@ -257,7 +257,7 @@ class InferStream:
 
     def _refusal(self, data: bytes, error: Exception) -> bytes:
         reply = service_pb2.ModelStreamInferResponse(error_message=status_and_message(error)[1])
-        with suppress(LatebindError):  # of what is no request there is no id
+        with suppress(LatebindError):  # an invalid request has no id
             request, _ = read_request(data, self._context.limits)
             reply.infer_response.id = request.id
             reply.infer_response.model_name = request.model_name
@@ -317,7 +317,7 @@ class RpcCodec:
         spec = answer.spec or self.spec
         reply = service_pb2.ModelInferResponse(model_name=self.public_name, model_version=spec.version, id=call.id)
         for key, value in parameters.items():
-            _tell(reply.parameters[key], value)
+            _set_parameter(reply.parameters[key], value)
         for wanted in call.wanted:
             found = result(wanted, answer)
             reply.outputs.add(name=wanted.tensor.name, datatype=found.datatype, shape=found.shape)
@@ -373,13 +373,12 @@ def parameter(given: Message) -> object:
 
 
 def _parameters(given: Mapping[str, Message], kind: type[T]) -> T:
-    """Return parameters as those of this kind; unknown ones are ignored. Raises `InvalidRequest`."""
+    """Return parameters converted to this type; unknown ones are ignored. Raises `InvalidRequest`."""
     if not given:
         return kind()
     try:
-        values = {
-            name: parameter(value) for name, value in given.items() if name != "binary_data"
-        }  # answers always are
+        # Answers are always binary.
+        values = {name: parameter(value) for name, value in given.items() if name != "binary_data"}
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"a parameter is invalid: {error}") from None
@@ -422,7 +421,7 @@ def _typed(tensor: Tensor, shape: tuple[int, ...], given: Message) -> Array:
         raise InvalidRequest(f"{tensor.title} has contents that are not {tensor.datatype}: {error}") from None
 
 
-def _tell(place: Message, value: object) -> None:
+def _set_parameter(place: Message, value: object) -> None:
     """Write a parameter of a response; values without a protobuf form, such as lists, become JSON."""
     match value:
         case bool():

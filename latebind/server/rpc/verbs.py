@@ -72,7 +72,7 @@ def _unregister(context: Context, request: Message) -> None:
 
 
 def _trace_settings(context: Context, request: Message) -> Json:
-    """Of one model where the request names one; changed first if the request has any."""
+    """The settings of the model that the request names, or the default ones; changed first if the request has any."""
     name = request.model_name or None
     given = {key: list(value.value) for key, value in request.settings.items()}
     held = context.service.update_trace_settings(given, name) if given else context.service.trace_settings(name)

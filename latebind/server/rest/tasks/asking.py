@@ -33,7 +33,7 @@ PRIORITY: Final = b"latebind-priority"
 CUT: Final = b"latebind-truncated"  # how many texts of the call were cut to what the model reads
 REQUEST_ID: Final = b"x-request-id"
 NUMBERS = 1 << 16  # that are written at a time, in about two milliseconds
-LONGEST = 1e9  # seconds: whatever is longer is no time-out
+LONGEST = 1e9  # seconds: anything longer is not accepted as a time-out
 
 # One text or several, or the same in tokens of the model (`texts_or_ids`).
 Texts = str | list[str | int | list[int]]
@@ -44,9 +44,9 @@ AtMost = Annotated[int, msgspec.Meta(ge=0)] | None
 
 
 def chosen(service: Service, name: str | None, *tasks: Task, key: str = "") -> ModelSpec:
-    """Return the model of this name, or the only one for one of these `tasks` where a call names none.
+    """Return the model of this name, or the only one for one of these `tasks` if a call names none.
 
-    Of several versions it is the one whose turn it is, or of this `key`. It reads texts. Raises `NotFound`,
+    Of several versions it is the next in turn, or the one of this `key`. It reads texts. Raises `NotFound`,
     `Unavailable`, and `InvalidRequest`, which lists the models that there are.
     """
     fit = [spec for spec in service.models() if spec.name == spec.public_name and _fits(spec, tasks)]
@@ -69,7 +69,7 @@ def _fits(spec: ModelSpec, tasks: Sequence[Task]) -> bool:
 
 
 def _unfit(spec: ModelSpec) -> str:
-    """Return why a model is not one that is looked for."""
+    """Return why a model does not fit."""
     if spec.about.task and (read := [raw.name for raw in spec.about.raw]) and TEXT not in read:
         return f"reads {', '.join(read)}, not {TEXT}"
     if spec.steps and not spec.about.task:
@@ -78,7 +78,7 @@ def _unfit(spec: ModelSpec) -> str:
 
 
 class Named(msgspec.Struct):
-    """As much of a body as says which model it is for."""
+    """The part of a body that names its model."""
 
     model: str | None = None
 
@@ -129,7 +129,7 @@ def texts_or_ids(given: Texts) -> tuple[list[str], list[list[int]]]:
 
 
 def _terms(fields: Mapping[bytes, bytes]) -> Terms:
-    """Return what the headers of a request say of its schedule, and its id. Raises `InvalidRequest`."""
+    """Return the id and the schedule in the headers of a request. Raises `InvalidRequest`."""
     seconds, priority = _number(fields, TIMEOUT, float), int(_number(fields, PRIORITY, int))
     if seconds > LONGEST:
         raise InvalidRequest(f"the header {TIMEOUT.decode()} is not a number of seconds: leave it out, or send fewer")
@@ -140,9 +140,9 @@ def _terms(fields: Mapping[bytes, bytes]) -> Terms:
 
 
 def _number(fields: Mapping[bytes, bytes], header: bytes, kind: type[float]) -> float:
-    said = fields.get(header)
+    value = fields.get(header)
     try:
-        number = kind(said) if said else 0
+        number = kind(value) if value else 0
     except ValueError:
         number = -1
     if not number >= 0:
@@ -189,7 +189,7 @@ class Result(NamedTuple):
         return Reply(_json(body), lines=self.lines)
 
     async def reply_each(self, before: bytes, items: Sequence[object], behind: bytes, numbers: int) -> Reply:
-        """Return the reply with this list in it, of as many `numbers` in each item; others have turns in between."""
+        """Return the reply with this list, of `numbers` numbers an item; other tasks get a turn in between."""
         step, parts = max(1, NUMBERS // max(1, numbers)), [before]
         for begin in range(0, len(items), step):
             if begin:
@@ -205,7 +205,7 @@ def _json(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A call of one model. Its time counts from here on."""
+    """A call of one model. Its time counts from its creation."""
 
     service: Service
     spec: ModelSpec
@@ -217,14 +217,14 @@ class Asking:
     def of(cls, context: Context, request: Request, model: str | None, *tasks: Task) -> Self:
         """Return the call that a request makes. Raises what `chosen` raises, and `InvalidRequest` for its headers."""
         fields, service = request.fields, context.service
-        model = request.names.get("model") or model  # TEI's bodies name none, so that its paths may
+        model = request.names.get("model") or model  # TEI's bodies name none, so its paths may
         parent = fields.get(TRACEPARENT, b"").decode("latin-1")
         key = fields.get(service.split_by, b"").decode("latin-1") if service.split_by else ""
         return cls(service, chosen(service, model, *tasks, key=key), context.limits, _terms(fields), parent)
 
     @property
     def preprocessor(self) -> TextPreprocessor:
-        """What makes the model's tokens. Raises `InvalidRequest` where its texts are read in another way."""
+        """What makes the model's tokens. Raises `InvalidRequest` if it has no tokenizer for texts."""
         found = self.service.gateway.preprocessor(self.spec.name)
         if not isinstance(found, TextPreprocessor):
             raise InvalidRequest(f"{self.spec.name!r} takes no tokens: send texts")
@@ -235,7 +235,7 @@ class Asking:
         return await self.service.prepare(self.spec, texts, how, terms=self.terms)
 
     async def rows(self, given: Texts, how: Reading) -> list[Prepared]:
-        """Return a row for each text, or for each list of tokens, which have all that the model's own tokenizer adds.
+        """Return a row for each text, or for each list of tokens, special ones included.
 
         Raises what `Service.prepare` raises, and `InvalidRequest`.
         """
@@ -250,7 +250,7 @@ class Asking:
     async def ask(self, read: Callable[[Self], Awaitable[Sequence[Prepared]]]) -> Result:
         """Ask the model for the rows that `read` returns.
 
-        If another version takes over meanwhile, all is done once more, by that. Raises what `read` and
+        If another version takes over meanwhile, everything is repeated with that one. Raises what `read` and
         `Service.infer_each` raise.
         """
         try:
@@ -272,11 +272,11 @@ class Asking:
         return Result(answers[0].spec or self.spec, rows, answers, request_id(self.terms.id), lines, ids)
 
 
-# What a model's numbers say -------------------------------------------------------------------------------------------
+# From logits to scores ------------------------------------------------------------------------------------------------
 
 
 def scores(logits: Array, activation: Activation | None) -> Array:
-    """Return scores of logits `(..., C) float32`, of all classes together or each by itself; logits without either.
+    """Return the softmax or the sigmoid of logits `(..., C) float32`; without an activation the logits themselves.
 
     Raises `NotFinite`.
     """
@@ -291,7 +291,7 @@ def scores(logits: Array, activation: Activation | None) -> Array:
 
 
 def usual_activation(spec: ModelSpec) -> Activation:
-    """Return what makes scores of a model's logits; where nothing is said, what transformers takes."""
+    """Return the activation for a model's logits; if the model names none, transformers' default."""
     if spec.about.activation is not None:
         return spec.about.activation
     return Activation.SIGMOID if spec.outputs[0].shape[-1] == 1 else Activation.SOFTMAX
@@ -304,6 +304,6 @@ def check_finite(values: Array) -> None:
 
 
 def label_of(spec: ModelSpec, index: int) -> str:
-    """Return the name of a class; where it has none, the one that transformers gives it."""
+    """Return the name of a class; if it has none, the one that transformers gives it."""
     labels = spec.about.labels
     return labels[index] if index < len(labels) else f"LABEL_{index}"

@@ -1,6 +1,6 @@
 """OpenAI's API: `/v1/embeddings` and `/v1/models`; and vLLM's `/classify` and `/score`, whose errors are OpenAI's.
 
-Also taken: `truncate` of Jina, and `truncate_prompt_tokens` of vLLM, which may be -1: as many as the model reads.
+Also accepted: `truncate` of Jina, and `truncate_prompt_tokens` of vLLM, which may be -1: as many as the model reads.
 """
 
 from base64 import b64encode
@@ -41,7 +41,7 @@ CODES = {
 
 
 def report(error: LatebindError, text: str) -> tuple[int, object]:
-    """Return status and body of an error; its code is OpenAI's for what clients look at, else the status' name."""
+    """Return status and body of an error; its code is OpenAI's where clients check it, else the name of the status."""
     status = error.http_status
     kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     code = CODES.get(HTTPStatus(status)) or HTTPStatus(status).name.lower()
@@ -58,7 +58,7 @@ OPENAI = Errors("OpenAIError", report)
 
 
 class Cuts(msgspec.Struct):
-    """What a call may say of texts that are longer than the model reads."""
+    """What a call may say about texts that are longer than the model reads."""
 
     truncate: bool | None = None
     truncate_prompt_tokens: int | None = None

@@ -71,8 +71,8 @@ async def rerank(context: Context, request: Request) -> Reply:
 async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Document], *, version: int) -> Reply:
     """Answer in the form of Cohere and Jina.
 
-    Documents are cut to what the model reads, as both have it, and it is told;
-    they are returned unless the call says otherwise, as Jina has it; not in version 2 of Cohere's form.
+    Documents are cut to what the model reads, as in both APIs, with a warning. Unless the call says otherwise, they are
+    returned, as by Jina, but not in version 2 of Cohere's form.
     """
     _check_options(asked)
     texts = [_text_of(document, asked.rank_fields) for document in documents]
@@ -126,7 +126,7 @@ async def _rows(asking: Asking, query: str, texts: list[str], how: Reading) -> l
 
 @contextmanager
 def as_tei() -> Iterator[None]:
-    """Raise `TooLarge` for texts that cannot be read: TEI has one status for all that."""
+    """Raise `TooLarge` for texts that cannot be read: TEI has one status for all of them."""
     try:
         yield
     except InvalidRequest as error:
@@ -134,7 +134,7 @@ def as_tei() -> Iterator[None]:
 
 
 def kept_by(direction: str | None) -> Kept | None:
-    """Return which end of a text stays that is cut in this direction of TEI's; None is the model's own."""
+    """Return which end of a text is kept by TEI's truncation in this direction; None is the model's own."""
     kept: dict[str, Kept] = {"left": "end", "right": "start"}
     if direction is None:
         return None
@@ -153,7 +153,7 @@ def _check_options(asked: RerankRequest) -> None:
 
 
 def _text_of(document: Document, fields: list[str] | None) -> str:
-    """Return the text of a document, which is one or has one."""
+    """Return the text of a document, which is a text or has one."""
     if isinstance(document, str):
         return document
     text = document.get("text")
@@ -169,6 +169,6 @@ def _best_first(found: Array) -> list[tuple[int, float]]:
 
 
 def _cut_off(cut: list[int]) -> str:
-    """Return the warnings about documents that were cut."""
+    """Return the warning about documents that were cut."""
     named = ", ".join(map(str, cut[:20])) + (", and others" if len(cut) > 20 else "")
     return f"documents {named} were truncated: with the query they have more tokens than the model reads"

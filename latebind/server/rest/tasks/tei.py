@@ -39,7 +39,7 @@ from latebind.server.rest.tasks.rerank import as_tei, kept_by, rerank
 TASKS = (Task.EMBED, Task.CLASSIFY, Task.RERANK, Task.TAG)
 KINDS = {Task.EMBED: "embedding", Task.RERANK: "reranker", Task.CLASSIFY: "classifier", Task.TAG: "classifier"}
 APPLIED = {"softmax": Activation.SOFTMAX, "sigmoid": Activation.SIGMOID, "none": None}
-OUTSIDE = ("O",)  # labels of tokens that are nothing
+OUTSIDE = ("O",)  # labels of tokens outside of all entities
 
 
 def report(error: LatebindError, text: str) -> tuple[int, object]:
@@ -64,7 +64,7 @@ TEI, RERANK = Errors("TeiError", report), Errors("RerankError", report_by_rerank
 
 
 class Asked(msgspec.Struct):
-    """What the bodies of TEI's calls have in common. `model` is no field of TEI's, which serves one alone."""
+    """What the bodies of TEI's calls have in common. TEI has no field `model`: it serves only one."""
 
     model: str | None = None
     truncate: bool | None = None
@@ -239,7 +239,7 @@ async def predict_tokens(context: Context, request: Request) -> Reply:
 
 
 def _token_predictions(answer: Result, texts: Sequence[str], asked: TokensRequest) -> list[list[dict[str, object]]]:
-    """Return tokens in TEI's form: of each its best class with its score."""
+    """Return tokens in TEI's form: each with its best class and the score of that."""
     activation = None if asked.raw_scores else usual_activation(answer.spec)
     return [
         [
@@ -257,7 +257,7 @@ def _token_predictions(answer: Result, texts: Sequence[str], asked: TokensReques
 
 
 def _entities(answer: Result, texts: Sequence[str], asked: Parameters) -> list[list[dict[str, object]]]:
-    """Return tokens, or what they belong to, in the form of Hugging Face's Inference API."""
+    """Return tokens, or the entities that they form, in the form of Hugging Face's Inference API."""
     if asked.stride:
         raise InvalidRequest("stride is not supported: a text is read whole, or refused; leave it out")
     strategy = asked.aggregation_strategy
@@ -275,13 +275,13 @@ def _entities(answer: Result, texts: Sequence[str], asked: Parameters) -> list[l
 def _kept(
     spec: ModelSpec, row: Prepared, logits: Array, activation: Activation | None, strategy: str, ignored: Sequence[str]
 ) -> list[Tag]:
-    """Return the tags of one row with logits `(1, L, C)`, but those that are ignored. Raises `InvalidRequest`."""
+    """Return the tags of one row with logits `(1, L, C)`, without the ignored ones. Raises `InvalidRequest`."""
     if strategy not in ("none", "simple"):
         raise InvalidRequest(f"aggregation_strategy {strategy!r} is not supported: send 'simple' or 'none'")
     assert row.spans is not None, "a model that tags has the places of its tokens"
     spans = row.spans
     found = scores(logits[0, : len(spans)], activation)
-    places = np.flatnonzero(spans[:, 1])  # no special ones; one that is of a space may be of no character
+    places = np.flatnonzero(spans[:, 1])  # without special tokens; that of a space may span no character
     tags = [
         Tag(place, label_of(spec, label), score, start, end)
         for place, label, score, (start, end) in zip(
@@ -298,7 +298,7 @@ def _kept(
 
 
 def _groups(tags: Sequence[Tag]) -> Iterator[list[Tag]]:
-    """Yield tokens side by side that have one class, where none but the first begins something (`B-`)."""
+    """Yield runs of tokens of one class, in which only the first may begin an entity (`B-`)."""
     group: list[Tag] = []
     for tag in tags:
         begins, kind = _parts(tag.label)
@@ -311,7 +311,7 @@ def _groups(tags: Sequence[Tag]) -> Iterator[list[Tag]]:
 
 
 def _parts(label: str) -> tuple[bool, str]:
-    """Return whether a label says that something begins, and of what kind it is."""
+    """Return whether a label begins an entity (`B-`), and the entity's class."""
     return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
 
 
@@ -356,7 +356,7 @@ async def health(context: Context, request: Request) -> Reply:
 
 
 async def whatever(context: Context, request: Request) -> Reply:
-    """What a model is for: `POST /` or `/models/NAME`, as a client sends it that knows no path."""
+    """Answer by the model's task: `POST /` or `/models/NAME`, from clients that know no other path."""
     match chosen(context.service, request.names.get("model"), *TASKS).about.task:
         case Task.EMBED:
             return await embed(context, request)

@@ -41,7 +41,7 @@ class Catalogue:
         self._unloaded: set[str] = set()  # on request, so that `reload` does not bring them back
         self._pinned: dict[str, str] = {}  # versions that were loaded on request
         self._fingerprints = _fingerprints(engines.serving)
-        self._refused: dict[str, Fingerprint | None] = {}  # what no engine could serve, as it was then
+        self._refused: dict[str, Fingerprint | None] = {}  # what no engine could serve, in the state it was in
         self.splits = {model: Chooser(split) for model, split in selection.splits.items()}
 
     def index(self) -> list[IndexEntry]:
@@ -74,8 +74,8 @@ class Catalogue:
                 self._note(name, error)
             await self._serve(self._left(first, wrong))
         if not self._engines.serving.names:
-            whys = [f"{name}: {reason}" for name, reason in self._reasons.items()]
-            raise RepositoryError("; ".join(["there is no model that can be served", *whys]))
+            reasons = [f"{name}: {reason}" for name, reason in self._reasons.items()]
+            raise RepositoryError("; ".join(["there is no model that can be served", *reasons]))
 
     async def load(self, name: str, version: str | None = None) -> None:
         """Serve the newest version of a model, or the given one, without interrupting calls.
@@ -99,13 +99,13 @@ class Catalogue:
     async def split(self, split: Split) -> None:
         """Serve several versions of a model, or one, with these shares, without interrupting calls.
 
-        Where the same versions are served, only the shares change, at once. Raises what `load` raises.
+        If the same versions are served already, only the shares change, at once. Raises what `load` raises.
         """
         async with self._changing:
             await self._serve_split(split)
 
     async def _serve_split(self, split: Split) -> None:
-        """Serve what a split names, under the lock of changes."""
+        """Serve what a split names; the caller holds the lock of changes."""
         before = self._selection.splits.get(split.model)
         split = split if before is None else split.as_served(before)
         found = await self._found(split.model, partial(self._selection.versions_of, split))
@@ -128,11 +128,11 @@ class Catalogue:
         self.splits.pop(model, None)
 
     def _beside(self, model: str) -> list[str]:
-        """Return the names that versions of a model beside its main one are served by."""
+        """Return the names under which other versions of a model than its main one are served."""
         return [name for name in self._engines.serving.models if name.startswith(f"{model}{BESIDE}")]
 
     async def _found(self, name: str, find: Callable[[], Serving]) -> Serving:
-        """Return what there is; raises `NotFound`, and `RepositoryError`, which is noted, for what is faulty."""
+        """Return what `find` finds; raises `NotFound`, and `RepositoryError`, which is noted, for what is faulty."""
         try:
             return await asyncio.to_thread(find)
         except NotFound:
@@ -163,13 +163,13 @@ class Catalogue:
         """Read the repository again: serve new models and versions, stop serving what has gone. Return what changed.
 
         What was unloaded on request stays unloaded, and what was loaded in a requested version keeps it. Faulty models
-        are left out. Why those are not served that have gone from the repository is forgotten.
+        are left out. What was noted of models that have gone from the repository is forgotten.
         """
         async with self._changing:
             try:
                 names = await asyncio.to_thread(self._selection.names)
             except (LatebindError, OSError) as error:
-                logger.error("the repository cannot be looked at: %s", error)
+                logger.error("the repository cannot be read: %s", error)
                 return []
             await self._forget_gone(names)
             there = _fingerprints(self._engines.serving)
@@ -178,7 +178,7 @@ class Catalogue:
             return await self._serve(found, gone)
 
     async def _serve(self, found: Serving, gone: Collection[str] = ()) -> list[str]:
-        """Serve what was found new, save what no engine can serve, and no longer what has gone. Return what changed."""
+        """Serve what is new, except what no engine can serve, and no longer what has gone. Return what changed."""
         while gone or found.names:
             try:
                 await self._change(self._engines.serving.without(gone).with_(found), found.names)
@@ -191,7 +191,7 @@ class Catalogue:
         return sorted({*gone, *found.names})
 
     def _left(self, found: Serving, faulty: Collection[str]) -> Serving:
-        """Return what was found without what is faulty, and without queries that need it, of which that is noted."""
+        """Return what was found without what is faulty and without queries that need it; note the reason for those."""
         for query in found.needing(faulty):
             if query not in faulty:
                 needed = ", ".join(model for model in found.queries[query].models if model in faulty)
@@ -214,15 +214,15 @@ class Catalogue:
             try:
                 changed = await self.reload()
             except Exception:  # the root of this task: the next attempt may succeed
-                logger.exception("the repository could not be looked at")
+                logger.exception("the repository could not be read")
                 continue
             if changed or asked:
-                logger.info("the repository was looked at: %s", ", ".join(changed) or "nothing has changed")
+                logger.info("the repository was read again: %s", ", ".join(changed) or "nothing has changed")
 
     async def _forget_gone(self, names: Collection[str]) -> None:
         """Forget what was noted of models that have gone from the repository, which has these `names`."""
         for name in {*self._reasons, *self._unloaded, *self._pinned}.difference(names):
-            try:  # it may have been loaded by its name without being among those to serve
+            try:  # it may have been loaded by name although it is not among those to serve
                 await asyncio.to_thread(self._selection.find, name)
             except NotFound:
                 self._reasons.pop(name, None)
@@ -233,7 +233,7 @@ class Catalogue:
                 pass  # it is there, and faulty
 
     async def _changed(self, names: Iterable[str]) -> Serving:
-        """Return those of the named models that are new or replaced, and whole."""
+        """Return those of the named models that are new or replaced, and complete."""
         found = Serving()
         for name in names:
             try:

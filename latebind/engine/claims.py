@@ -35,7 +35,7 @@ from latebind.engine.slots import NO_EXTENTS, ModelSlots, Rows, Sizes, shapes_of
 from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.server.gateway import NO_DIMS, Answer, Shown, StepAnswer
 
-LATEST_SECONDS = 0.05  # beyond a deadline in which the engine may say itself what became of the call: it knows more
+LATEST_SECONDS = 0.05  # after a deadline in which the engine may report the outcome itself: it knows more
 ANSWERED: Final = Outcome.ANSWERED  # looking the member up in its class takes ten times as long
 
 StepRows = Mapping[tuple[str, str], tuple[ModelSpec, ModelSlots, int]]
@@ -43,22 +43,22 @@ StepRows = Mapping[tuple[str, str], tuple[ModelSpec, ModelSlots, int]]
 
 
 class Sized(NamedTuple):
-    """What the engine is told of the rows of a call: the length of each, and `Arrived.sizes`."""
+    """What the engine needs to know of the rows of a call: the length of each, and `Arrived.sizes`."""
 
     lengths: tuple[int, ...]
     number: int
 
 
-ALIKE: Final = Sized((), 0)  # of a model whose rows have one size
+ALIKE: Final = Sized((), 0)  # for a model whose rows have one size
 ALL_ALIKE: Final[Sizes] = ()
 
 
 class Claim:
     """The slots of one call, from being claimed until they are released. Made by `Claims`.
 
-    A slot is with the engine from `send` until that reports the end of its request. It is free again when it is not
-    with the engine and the claim has been released. The tensors of its rows are `places` of the arrays in `arrays`; in
-    what they differ from rows of other calls for the model says `sized`.
+    A slot is with the engine from `send` until the engine reports the end of its request. It is free again when it is
+    not with the engine and the claim has been released. The tensors of its rows are `places` of the arrays in `arrays`;
+    `sized` says how they differ from rows of other calls for the model.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Claim:
         self._pending = len(requests)
         self._steps: dict[int, list[StepAnswer]] = {}  # of a query, by request
         self._answered: asyncio.Future[Answer] | None = None  # while `send` waits
-        self.on_tokens: Callable[[], None] | None = None  # of a call that streams, which has so many `tokens`
-        self.tokens = 0
+        self.on_tokens: Callable[[], None] | None = None  # set by a call that streams
+        self.tokens = 0  # of that call, as far as they are written
 
     @property
     def rows(self) -> Mapping[str, list[Rows]]:
@@ -108,8 +108,8 @@ class Claim:
     async def send(self, *, deadline: float, priority: int = 0, trace: int = 0) -> Answer:
         """Send the filled rows and return their outputs, copied out of the slots (`gateway.Claim.send`).
 
-        At the deadline that is `Expired`, whatever the engine does; the slots stay the engine's until it reports the
-        end of their requests.
+        Raises `Expired` at the deadline, whatever the engine does; the slots stay the engine's until it reports the end
+        of their requests.
         """
         claims = self._claims
         engine = claims.engine
@@ -164,7 +164,7 @@ class Claim:
                 yield Shown(spec, given, answered)
 
     def release(self) -> None:
-        """Give up the slots, once. Those that the engine still uses are free when it reports their requests' end."""
+        """Give up the slots, once. Those that the engine still uses become free when it reports their requests' end."""
         if self._released:
             raise IllegalEvent(f"the slots of requests {self._requests} were released before")
         self._released = True
@@ -199,7 +199,7 @@ class Claim:
             self._steps.setdefault(notice.request, []).append(step)
 
     def fail(self, error: LatebindError) -> None:
-        """Answer the call with an error, whatever becomes of its requests."""
+        """Answer the call with an error, whatever happens to its requests."""
         if self._answered is not None and not self._answered.done():
             self._answered.set_exception(error)
 
@@ -224,7 +224,7 @@ class Claim:
                 return
         for tensor in spec.outputs:
             rows = outputs[tensor.name]
-            if tensor.padding is not None:  # of a sequence, as far as it is written: one token at least
+            if tensor.padding is not None:  # a sequence: up to the longest row's last token, at least one
                 rows = rows[:, : int((rows != tensor.padding).any(axis=0).nonzero()[0].max(initial=0)) + 1]
             outputs[tensor.name] = rows.copy()
         _, left_at, _, _, _, waited, ran = zip(*ends, strict=True)
@@ -235,7 +235,7 @@ class Claim:
             promised = tuple([round(float(slots.promised[slot]), FIDELITY_DIGITS) for slot in self._slots])
         elif spec.promised is not None:
             promised = (spec.promised.fidelity,) * len(self._slots)
-        assert self._answered is not None, "nobody waits"
+        assert self._answered is not None, "the call is not waiting"
         self._answered.set_result(Answer(outputs, left_at, waited, ran, ran_steps, spec, True, caches, promised))
 
 
@@ -243,7 +243,7 @@ FIDELITY_DIGITS: Final = 6  # of promised ones, which slots have in float32
 
 
 class WaitingClaim(NamedTuple):
-    """A call that waits for so many slots, for rows of these sizes."""
+    """A call that waits for `wanted` slots, for rows of these sizes."""
 
     rank: int
     wanted: int
@@ -252,16 +252,16 @@ class WaitingClaim(NamedTuple):
 
 
 class Claims:
-    """The slots of one model or query, whose `number` stands in messages, and the calls that wait for some.
+    """The slots of one model or query, which messages name by its `number`, and the calls that wait for some.
 
     They are a ring, after Ebird's memory pool (section V, table I). An entry of table I corresponds to a slot: its
     serial number is the request, its input and output pointers are the number of the slot. Those of one engine share
     the iterator `numbers`, which numbers all its requests. A request of a query also owns the numbers that follow its
     own, one for each of the query's steps. `free` is the number of free slots.
 
-    A call also needs room for its rows, and for those of its query's steps, where these differ in size. There is enough
-    for the largest rows in all slots, but not always in one piece. It `lacks_room` while the first in its line waits
-    for that; of those that do, the first is served first (`EngineCalls.grant_room`).
+    A call also needs room for its rows, and for those of its query's steps, if these differ in size. There is enough
+    for the largest rows in all slots, but not always in one piece. `lacks_room` is true while the first call in line
+    waits for that; of several such lines, the first is served first (`EngineCalls.grant_room`).
     """
 
     def __init__(
@@ -285,11 +285,10 @@ class Claims:
             for (step, _), (model, slots, row) in self.step_rows.items()
             if slots.sized is not None
         ]
-        self._extents = (
-            [0] * slots if spec.dims or self._sized_steps else None
-        )  # of each slot, the one it has a part of
+        # The extent that each slot has a part of.
+        self._extents = [0] * slots if spec.dims or self._sized_steps else None
         self.free = slots
-        self._taken = bytearray(slots)  # 1 where a slot is
+        self._taken = bytearray(slots)  # 1 where a slot is taken
         self._next = 0
         self._numbers = numbers
         self._stride = 1 + len(spec.steps)
@@ -330,7 +329,7 @@ class Claims:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             elif waiting.claimed.done() and not waiting.claimed.cancelled() and waiting.claimed.exception() is None:
-                waiting.claimed.result().release()  # it was given some in the meantime: they go to the next
+                waiting.claimed.result().release()  # it got some in the meantime: they go to the next
             self._grant_waiting()
             if isinstance(error, asyncio.CancelledError):
                 raise
@@ -364,10 +363,10 @@ class Claims:
         return tuple([dims[dim.name] for dim in self.spec.dims])
 
     def _try_claim(self, wanted: int, sizes: Sizes) -> Claim | None:
-        """Claim slots that are contiguous, and follow those given before, if such are free: a batch of them is a view.
+        """Claim slots that are contiguous, and follow those claimed before, if possible: a batch of them is a view.
 
-        If the slot given last is free again, there is no batch to be contiguous with, and the search starts at slot 0:
-        the processor's caches still hold the rows used last.
+        If the slot claimed last is free again, there is no batch to be contiguous with, and the search starts at slot
+        0: the processor's caches still hold the rows used last.
         """
         if wanted > self.free:
             self.lacks_room = False
@@ -394,11 +393,11 @@ class Claims:
         if sized is None:
             return Claim(self, requests, slots, self.rows, slots)
         arrays = ModelSlots(*sized.views(slots), self.rows.versions, self.rows.promised)
-        told = Sized((sized.length(sizes),) * wanted, sized.number(sizes))
-        return Claim(self, requests, slots, arrays, tuple(range(wanted)), told)
+        row_sizes = Sized((sized.length(sizes),) * wanted, sized.number(sizes))
+        return Claim(self, requests, slots, arrays, tuple(range(wanted)), row_sizes)
 
     def _found_room(self, extents: list[int], slots: Sequence[int], sizes: Sizes) -> bool:
-        """Return whether there is room for rows of these sizes in these slots, which then have it."""
+        """Return whether there is room for rows of these sizes in these slots; if so, it is taken for them."""
         rows = [] if self.rows.sized is None else [(self.rows.sized, list(slots), sizes)]
         for sized, row, of_step in self._sized_steps:
             rows.append((sized, [row + slot for slot in slots], of_step(sizes)))
@@ -441,7 +440,7 @@ class Claims:
 
 
 def sizes_of_step(query: ModelSpec, step: str, model: ModelSpec) -> Callable[[Sizes], Sizes]:
-    """Return what tells the sizes of a model's dimensions in a step of a query from those of the query's own."""
+    """Return a function from the sizes of a query's dimensions to those of the model's in one of its steps."""
     (of_step,) = [
         dict(takes.dims)
         for one in query.steps
@@ -454,11 +453,11 @@ def sizes_of_step(query: ModelSpec, step: str, model: ModelSpec) -> Callable[[Si
 
 
 class EngineCalls(asyncio.Protocol):
-    """The calls of one engine: it gives slots to them, sends what they filled, and hears of their ends.
+    """The calls of one engine: gives slots to them, sends what they filled, and receives their ends.
 
-    `models` are the models and queries that the engine serves. `too_large` says of models that memory does not hold as
-    a whole what they take. `preprocessors` are those of models with raw inputs, which whoever starts it has loaded.
-    `on_lost` is called if the engine goes without having been told to.
+    `models` are the models and queries that the engine serves. `too_large` says what models take that do not fit into
+    memory as a whole. `preprocessors` are those of models with raw inputs, loaded by whoever starts the engine.
+    `on_lost` is called if the engine ends without having been asked to.
     """
 
     def __init__(self) -> None:
@@ -470,7 +469,7 @@ class EngineCalls(asyncio.Protocol):
         self.lost_calls = Counter[str]()  # that were under way when the engine was lost, by model
         self.sent: dict[int, Claim] = {}  # claims of requests that the engine has not answered, by request
         self.extents = NO_EXTENTS  # for rows that differ in size
-        self.lacking_room: deque[Claims] = deque()  # of which a call waits for room there
+        self.lacking_room: deque[Claims] = deque()  # those with a call that waits for room in `extents`
         self._messages: asyncio.Transport | None = None
         self._reader = NoticeReader()
         self._unsent: list[bytes] = []  # messages of this turn of the event loop
@@ -528,8 +527,8 @@ class EngineCalls(asyncio.Protocol):
     def write(self, messages: bytes) -> None:
         """Send messages of a claim, together with those of other calls that the event loop serves in the same turn.
 
-        If the engine has ended, they are lost. Each write wakes the engine: one for every call took a third of the
-        frontend's time.
+        If the engine has ended, they are lost. Each write wakes the engine: one write for every call took a third of
+        the frontend's time.
         """
         if not self._unsent:
             self.loop.call_soon(self._flush)
@@ -564,7 +563,7 @@ class EngineCalls(asyncio.Protocol):
 
 
 def _error(spec: ModelSpec, end: Notice, too_large: str) -> LatebindError:
-    """Return the error of a request. `too_large` says what its model takes where memory does not hold all of it."""
+    """Return the error of a request. `too_large` says what its model takes if that does not fit into memory."""
     subject = spec.name
     if spec.steps and end.stage >= 0:  # a query: the step that it had reached
         step = spec.steps[end.stage].name if end.stage < len(spec.steps) else "outputs"
@@ -573,13 +572,13 @@ def _error(spec: ModelSpec, end: Notice, too_large: str) -> LatebindError:
         case Outcome.REFUSED_FULL:
             return Refused(f"the queue of {subject} is full: try again later")
         case Outcome.REFUSED_LATE:
-            why = "with what there is to do first: allow more time (`timeout`, in microseconds) or try again later"
+            reason = "with the work ahead of it: allow more time (`timeout`, in microseconds) or try again later"
             if too_large:
-                why = (
-                    f"for it is loaded piece by piece: {too_large}; allow more time (`timeout`, in microseconds), or "
-                    "start the server with more --memory"
+                reason = (
+                    f"because it is loaded piece by piece: {too_large}; allow more time (`timeout`, in microseconds), "
+                    "or start the server with more --memory"
                 )
-            return Refused(f"{subject} cannot answer by the deadline, {why}")
+            return Refused(f"{subject} cannot answer by the deadline, {reason}")
         case Outcome.REFUSED_LOADING:
             seconds = f"{max(end.first, 0.1):.1f} s"
             return Loading(
@@ -591,7 +590,7 @@ def _error(spec: ModelSpec, end: Notice, too_large: str) -> LatebindError:
             return _expired(subject)
         case Outcome.NOT_LOADED:
             return Unavailable(
-                f"{subject} could not be brought into memory: try again later; the server's log says why, and "
+                f"{subject} could not be loaded into memory: try again later; the server's log says why, and "
                 "`latebind models` whether its files are whole"
             )
         case _:

@@ -1,4 +1,4 @@
-"""The frontend's side of an engine: its process, what it is told and asked, and whether it goes on.
+"""The frontend's side of an engine: its process, orders and questions to it, and whether it makes progress.
 
 The calls that it answers are those of `claims`.
 """
@@ -45,8 +45,8 @@ class EngineClient(EngineCalls):
     """A `Gateway` to one engine in a process of its own. Create it with `start`, end it with `close`.
 
     `order` names the models as they were ordered. `deadlines` maps a query to the seconds that its requests get if they
-    name no time-out; queries without such a default are left out. `caches` is what the engine reported last of the
-    learned caches that each model uses; answers say it for themselves (`Answer.caches`).
+    name no time-out; queries without such a default are left out. `caches` is the version of the learned caches that
+    each model uses, as last reported by the engine; each answer has its own (`Answer.caches`).
     """
 
     def __init__(self, process: Forked, control: Control, files: Sequence[int]) -> None:
@@ -58,7 +58,7 @@ class EngineClient(EngineCalls):
         self._process = process
         self._control, self._control_writer = control
         self._control_lock = asyncio.Lock()
-        self._asked: float | None = None  # when the question was asked that has no answer yet
+        self._asked: float | None = None  # when a question without an answer yet was asked
         self._slots, self._places = self._files = list(files)
         self._watched = Watched(self._places)
         self._ran: tuple[int, ...] | None = None  # known once the process is to end
@@ -100,7 +100,7 @@ class EngineClient(EngineCalls):
     async def begin(self, order: EngineOrder, loading: Callable[[int], None] | None = None) -> None:
         """Let the process load every model and wait until it serves. On failure, end it and raise the reason.
 
-        Meanwhile `loading` hears now and then which model is being loaded, by its place in the order.
+        Meanwhile `loading` is called now and then with the model being loaded, by its place in the order.
         """
         try:  # on behalf of the engine, which has not begun yet
             os.pwrite(self._places, PLACE.pack(time.monotonic() + LOAD_SECONDS, IDLE, LOADS), LISTENER * PLACE.size)
@@ -132,8 +132,8 @@ class EngineClient(EngineCalls):
     def ran(self) -> tuple[int, ...]:
         """Return the indices (in the order) of the models that run now, or ran when the process ended.
 
-        While models are loaded, it is the one being loaded. Of an engine that was killed because it stood still, it is
-        those that were late.
+        While models are loaded, it is the one being loaded. For an engine that was killed because it hung, it is those
+        that were late.
         """
         return models_of(self._watched.places()) if self._ran is None else self._ran
 
@@ -142,29 +142,29 @@ class EngineClient(EngineCalls):
         return self._alive
 
     def ready(self, model: str | None = None) -> bool:
-        """Return whether the engine serves, and goes on with its work, and serves that `model` if one is named."""
+        """Return whether the engine serves, does not hang, and serves that `model` if one is named."""
         return self._alive and not self.late and (model is None or model in self.models)
 
     @property
     def late(self) -> float:
-        """For how many seconds something has been late that the engine does; 0 if nothing is (`look`)."""
+        """For how many seconds work of the engine has been late; 0 if none is (`look`)."""
         return self._watched.seconds
 
     def look(self, patience: float = inf) -> None:
-        """Look whether the engine goes on with what it does, and log when it stands still.
+        """Check whether the engine makes progress, and log when it hangs.
 
-        To be called every `LOOK_SECONDS`. An engine that has stood still for `patience` seconds is killed; what follows
-        is what follows when one dies by itself.
+        To be called every `LOOK_SECONDS`. An engine that has hung for `patience` seconds is killed; then the same
+        follows as when one dies by itself.
         """
         before = self.late
         self._watched.look()
         late = self._watched.described(self.order)
         if self.late and not before:
-            logger.error("the engine stands still: %s", late)
+            logger.error("the engine hangs: %s", late)
         elif before and not self.late:
-            logger.warning("the engine goes on")
+            logger.warning("the engine makes progress again")
         if self.late > patience:
-            logger.error("the engine has stood still for %.1f s and is killed: %s", self.late, late)
+            logger.error("the engine has hung for %.1f s and is killed: %s", self.late, late)
             self._ran = models_of(place for place, late in self._watched.late.items() if late) or self.ran()
             self._process.kill()
             assert self._messages is not None
@@ -191,46 +191,47 @@ class EngineClient(EngineCalls):
         """Let the engine use a version of a model's learned caches from its next batch on.
 
         Raises `ConfigError` if it cannot, `Unavailable` if it has ended, or has not answered in `ANSWER_SECONDS`: if it
-        goes on later, it takes the version up then.
+        answers later, it uses the version from then on.
         """
 
-        def heard(line: bytes) -> None:
+        def parse(line: bytes) -> None:
             refused = msgspec.json.decode(line, type=str | None)
             if refused is not None:
                 raise ConfigError(refused)
             self.caches[model] = replace(self.caches[model], version=version)
 
-        await self._ask(msgspec.json.encode(Adopt(model, version)), heard)
+        await self._ask(msgspec.json.encode(Adopt(model, version)), parse)
 
     @property
     def owes_answer(self) -> float:
         """For how many seconds a question on the control stream has had no answer."""
         return 0.0 if self._asked is None else time.monotonic() - self._asked
 
-    async def _ask(self, line: bytes, heard: Callable[[bytes], T]) -> T:
-        """Send a control line and return what `heard` makes of the engine's answer. Raises `Unavailable`.
+    async def _ask(self, line: bytes, parse: Callable[[bytes], T]) -> T:
+        """Send a control line and return the engine's answer as `parse` reads it. Raises `Unavailable`.
 
-        The answer is heard even if this call is cancelled or waits no longer; the next one does not read it as its own.
+        The answer is read even if this call is cancelled or waits no longer, so the next one does not take it for its
+        own.
         """
         self.require_engine()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await asyncio.shield(self._say(line, heard))
+                return await asyncio.shield(self._exchange(line, parse))
         except TimeoutError:
             raise Unavailable(f"the engine has not answered for {ANSWER_SECONDS:g} s: try again later") from None
 
-    async def _say(self, line: bytes, heard: Callable[[bytes], T]) -> T:
+    async def _exchange(self, line: bytes, parse: Callable[[bytes], T]) -> T:
         async with self._control_lock:
             self._asked = time.monotonic()
             try:
                 if not self._control_writer.is_closing():  # it may have closed while this waited; uvloop would raise
                     self._control_writer.write(line + b"\n")
-                return heard(await self._line())
+                return parse(await self._line())
             finally:
                 self._asked = None
 
     async def _first_line(self, loading: Callable[[int], None] | None) -> bytes:
-        """Return the answer to the order, once all models are loaded. Raises `Unavailable` if that stands still."""
+        """Return the answer to the order, once all models are loaded. Raises `Unavailable` if loading hangs."""
         line = asyncio.ensure_future(self._line())
         try:
             while not line.done():
@@ -240,7 +241,7 @@ class EngineClient(EngineCalls):
                     for number in self.ran()[:1]:
                         loading(number)
                 if self.late:
-                    raise Unavailable("the engine stands still while it loads its models: the log says in which")
+                    raise Unavailable("the engine hangs while it loads its models: the log says in which one")
             return line.result()
         finally:
             line.cancel()
@@ -251,7 +252,7 @@ class EngineClient(EngineCalls):
         except ConnectionError:  # the engine was killed with some of our lines unread
             line = b""
         if not line:
-            raise Unavailable("the engine has ended: its last words are in the log")
+            raise Unavailable("the engine has ended: the log has its last messages")
         return line
 
     async def close(self, grace: float = STOP_SECONDS, *, patience: float = STOP_SECONDS) -> None:

@@ -1,4 +1,4 @@
-"""The cores that an engine may use, and how many workers share them where nobody says."""
+"""The cores that an engine may use, and how many workers share them if the configuration does not say."""
 
 import os
 from collections.abc import Collection
@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from latebind.domain.config import EngineConfig, ServeConfig
 from latebind.domain.model import About
 
-MOST_WORKERS = 8  # that are chosen: their scheduler is one, and decides for all of them in turn
-MOST_THREADS = 8  # of a worker, where models read texts, before there is a second one
+MOST_WORKERS = 8  # chosen by default: one scheduler decides for all of them in turn
+MOST_THREADS = 8  # of a worker, if models read texts, before there is a second one
 GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUP = Path("/proc/self/cgroup")
 UNIFIED = "0::"  # begins the line of control groups version 2
@@ -23,16 +23,16 @@ def usable_cores(config: EngineConfig) -> int:
 
 
 def at_once(config: EngineConfig) -> int:
-    """Return how many workers run at the same time: on a device all, on the CPU those with cores of their own."""
+    """Return how many workers run at the same time: on a device all, on the CPU those with their own cores."""
     if config.device != "cpu":
         return config.worker_count
     return max(1, min(config.worker_count, usable_cores(config) // config.threads))
 
 
 def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUP) -> float:
-    """Return how many cores' time the control groups (version 2) of this process allow; inf where they set no limit.
+    """Return how many cores' time the control groups (version 2) of this process allow; inf without a limit.
 
-    A container with a limit on its CPU time sees all cores of its machine all the same.
+    A container with a limit on its CPU time still sees all cores of its machine.
     """
     try:
         names = [line.removeprefix(UNIFIED) for line in own.read_text().splitlines() if line.startswith(UNIFIED)]
@@ -42,17 +42,17 @@ def cpu_quota(groups: Path = GROUPS, own: Path = OWN_GROUP) -> float:
     return min([_quota(folder) for each in inner for folder in (each, *each.parents)], default=inf)
 
 
-def fitted(settings: ServeConfig, said: Collection[str], *, texts: bool = False, on: str | None = None) -> ServeConfig:
-    """Return the settings with workers for the cores that there are, unless `said`, of the engine, has their number.
+def fitted(settings: ServeConfig, given: Collection[str], *, texts: bool = False, on: str | None = None) -> ServeConfig:
+    """Return the settings with workers for the available cores, unless the engine's `given` keys set their number.
 
     The cores are those of this machine that are left beside the frontend, which needs about one, or those that each
-    replica asks for, if these are served `on` something else. `texts` tells that all models read texts.
+    replica asks for, if these are served `on` something else. `texts` is whether all models read texts.
     """
-    if not {"workers", "granularities"}.isdisjoint(said):
+    if not {"workers", "granularities"}.isdisjoint(given):
         return settings
     there = usable_cores(settings.engine) if on is None else max(1, int(settings.cluster.cpus))
     cores = beside_frontend(settings.engine) if on is None else max(1, there - 1)
-    threads = settings.engine.threads if "threads" in said else _sharing(there, cores) if texts else None
+    threads = settings.engine.threads if "threads" in given else _sharing(there, cores) if texts else None
     return replace(settings, engine=with_workers(settings.engine, cores, threads=threads))
 
 
@@ -62,7 +62,7 @@ def beside_frontend(config: EngineConfig) -> int:
 
 
 def threads_here(about: About) -> int:
-    """Return how many threads each worker has, where nobody says, on this machine: what a build measures with."""
+    """Return how many threads each worker has by default on this machine: what a build measures with."""
     if not about.reads_texts:
         return 1
     return _sharing(usable_cores(EngineConfig()), beside_frontend(EngineConfig()))
@@ -71,7 +71,7 @@ def threads_here(about: About) -> int:
 def with_workers(config: EngineConfig, cores: int, *, threads: int | None = None) -> EngineConfig:
     """Return the configuration with as many workers as `cores` allow, at most `MOST_WORKERS`.
 
-    Each has `threads` threads; if that is None, one, or as many as give all workers together the cores. On a device
+    Each has `threads` threads; if that is None, one, or as many as let all workers together use the cores. On a device
     there is one worker.
     """
     if config.device != "cpu":
@@ -83,8 +83,8 @@ def with_workers(config: EngineConfig, cores: int, *, threads: int | None = None
 def _sharing(there: int, cores: int) -> int:
     """Return how many threads a worker has if all models read texts: `cores` are those of `there` beside the frontend.
 
-    As few workers as may be share them. A short text, or a step of a writer, takes as long as the weights are read,
-    which a worker does once for all that it runs. Of two cores it has both, and the frontend a part of one: with one
+    As few workers as possible share them. A short text, or a step of a writer, takes as long as reading the weights,
+    which a worker does once for all that it runs. Of two cores it uses both, and the frontend a part of one: with one
     thread all-MiniLM-L6-v2 took 1.3 times as long for one client, and two workers of T5-small 1.7 times.
     """
     workers = min(MOST_WORKERS, -(-cores // MOST_THREADS))

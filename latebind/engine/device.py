@@ -6,13 +6,13 @@ The device has a row for each slot, those of query steps included; one that hold
 Requests that arrive together have slots that follow each other (`claims.Claims`), and so rows that do (V-A). InStream
 copies a row as soon as the engine reads the request, and records the row's InEvent. Workers compute on streams of their
 own; on the device, they wait for the InEvent of their batch that was recorded last: InStream copies in order, so the
-others have come too. OutStream copies outputs to the slots' output rows (OutCpuPtr), and requests are reported as
+other inputs are there too. OutStream copies outputs to the slots' output rows (OutCpuPtr), and requests are reported as
 answered after waiting for the OutEvent. InMutex is held while copying in, by the listener and by threads that have
 written the inputs of a query's step. Threads that wait for an event hold neither Python's lock (torch releases it in
 `synchronize`) nor a core (events are made to block).
 
 Slots are page-locked, so that the device copies from and to them while the processor does something else. If the
-driver refuses that, as some do for shared memory, copies are the same, and the thread that starts one waits for it.
+driver refuses that, as some do for shared memory, copies still work, but the thread that starts one waits for it.
 Rows that differ in size are not page-locked, because their pages come and go (`slots.Extents`), and have none here.
 
 A row is reused with its slot. The next input is written by InStream too, so it comes after any copy still under way for
@@ -82,7 +82,7 @@ class DeviceStaging:
     def copy_in(self, model: str, slots: Sequence[int]) -> None:
         """Start copying inputs from their slots. A request whose input cannot be copied fails when it is to run.
 
-        Rows that differ in size are copied as a batch, when it is known whom they share one with (`there`).
+        Rows that differ in size are copied as a batch, once it is known which rows share one (`there`).
         """
         there = self.models.get(model)
         if there is None:
@@ -96,7 +96,7 @@ class DeviceStaging:
                     there.events[slot].record(self._in_stream)
                     there.copied[slot] = next(self._numbers)
         except RuntimeError:
-            logger.exception("inputs of %s in slots %s did not get to %s", model, slots, self.device)
+            logger.exception("inputs of %s in slots %s could not be copied to %s", model, slots, self.device)
             self.exit_if_lost()
 
     def stream(self) -> "DeviceStream":
@@ -118,7 +118,7 @@ class DeviceStaging:
         try:
             self.runtime.synchronize(self.device)
         except torch.AcceleratorError:
-            logger.critical("%s is lost to this engine, which ends for another to take over", self.device)
+            logger.critical("this engine has lost %s and ends, so that another takes over", self.device)
             os._exit(1)  # a normal exit would clean up on the device
 
     def _lock_pages(self, memory: NDArray[np.uint8]) -> bool:
@@ -128,7 +128,7 @@ class DeviceStaging:
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
         error = int(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, PORTABLE))
         if error:
-            logger.warning("slots cannot be page-locked (CUDA error %d): copies to and from it are waited for", error)
+            logger.warning("slots cannot be page-locked (CUDA error %d): threads wait for copies to and from it", error)
             with suppress(RuntimeError):  # this thread's last error would be reported by the next, unrelated launch
                 torch.zeros(1, device=self.device)
         return error == 0
@@ -175,7 +175,7 @@ class DeviceStream:
         """Return a view if the rows are contiguous, as they are when requests run in order of arrival, else copies."""
         there, slots = self._staging.models[action.model], action.slots
         if any(there.copied[slot] == NOT_COPIED for slot in slots):
-            raise RuntimeError(f"an input of {action.model} did not get to {self._staging.device}")
+            raise RuntimeError(f"an input of {action.model} was not copied to {self._staging.device}")
         there.events[max(slots, key=there.copied.__getitem__)].wait(self._stream)
         if are_contiguous(slots):
             return tuple([rows[index_of(slots)] for rows in there.rows])

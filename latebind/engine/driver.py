@@ -4,12 +4,12 @@ It has one thread more than there are workers: one thread listens for events whi
 followers, Schmidt et al. 2000). The thread that reads a request runs it itself while another takes over listening, so
 no request waits for a thread to wake up. The thread that ends a stage takes its next `Run` at once. Runs shorter than
 waking a thread takes are done by the listener. The main thread compiles what was left until now, and then only waits
-for their end: it is never stuck in a stage.
+for the others to end: it is never stuck in a stage.
 
-There are threads beside these: lookups aside have one per worker, and the loader has one if memory is limited.
+There are further threads: lookups aside have one per worker, and the loader has one if memory is limited.
 
-`Map` and `Branch`, which read and write tensors of queries, are performed outside the lock, by the thread that was
-given them and before its next `Run`, because other requests wait for them. Those of one batch of events are reported
+`Map` and `Branch`, which read and write tensors of queries, are performed outside the lock, by the thread that gets
+them and before its next `Run`, because other requests wait for them. Those of one batch of events are reported
 together, so that steps that become ready together share a batch.
 """
 
@@ -43,14 +43,14 @@ from latebind.queries.scheduler import make_scheduler
 logger = logging.getLogger(__name__)
 
 SHORT_SECONDS = 1e-4  # a run of at most this may be done by the listener: nobody listens meanwhile
-END_SECONDS = 10.0  # in which stages that run as the frontend closes may end
+END_SECONDS = 10.0  # that stages have to end once the frontend closes
 NO_THREAD = 0
 MOST_TRACES = 1024  # kept until they are collected
 MOST_UNCOUNTED = 64  # events that may wait to be counted
-LATE_SECONDS = 2.0  # that a stage may take at least, for others may need the cores
-TIMES = 20  # how many times longer than its profile says a stage may take, for the same reason
-COMPILE_SECONDS = 120.0  # in which a stage is compiled that is only when it meets a batch size
-SLOWEST_DISK = 10e6  # bytes a second, from which weights may come when a stage runs for the first time
+LATE_SECONDS = 2.0  # that a stage may take at least, because others may need the cores
+TIMES = 20  # how many times longer than in its profile a stage may take, for the same reason
+COMPILE_SECONDS = 120.0  # for a stage that is compiled when it first meets a batch size
+SLOWEST_DISK = 10e6  # bytes a second, at which weights may be read when a stage runs for the first time
 
 Work: TypeAlias = Run | list[TensorAction]
 
@@ -60,7 +60,7 @@ class Driver:
 
     `listen(seconds)` waits at most so long (None: without limit) and returns events, or None when no more will come;
     `wake()` makes it return early. `send` takes packed replies. `steps` perform the actions of queries, if any are
-    served. `owners` hear of every end before the frontend does. Workers note in `running` which stage they run, and
+    served. `owners` learn of every end before the frontend does. Workers note in `running` which stage they run, and
     until when it should be done. Stages of `recompiled` models may be compiled whenever they meet a new batch size.
     """
 
@@ -101,7 +101,7 @@ class Driver:
         self._nodes = {query.name: range(len(query.nodes)) for query in config.queries}
         last = {served.spec.name: (served.spec, served.spec.stages - 1) for served in config.models}
         self._decoders = {name: stage for name, (spec, stage) in last.items() if spec.kind(stage) is StageKind.DECODER}
-        self._tokens: dict[int, int] = {}  # that are written, by request of those whose clients get each by itself
+        self._tokens: dict[int, int] = {}  # how many are written, by request, of requests that stream
         self._failures = Failures(logger)
         self._uncounted: list[tuple[float, Event, Sequence[Action]]] = []  # not yet in the metrics
         self._ended_steps: list[bytes] = []  # packed; they are sent with the next replies
@@ -131,8 +131,8 @@ class Driver:
 
         Meanwhile this thread does what was left for `later`, in order, until it is to end.
 
-        If a thread fails (an error of a model does not make it fail), calls would stay unanswered. So all threads end,
-        and this raises the error. A thread that is stuck in a stage is left behind: the process is to end all the same.
+        If a thread fails (which errors of models do not cause), calls would stay unanswered. So all threads end, and
+        this raises the error. A thread that is stuck in a stage is left behind, so that the process ends anyway.
         """
         if self._loader is not None:
             self._loader.start(self._handle_report)
@@ -156,9 +156,9 @@ class Driver:
             raise self._failure
 
     def _do(self, later: Iterable[Callable[[], None]]) -> None:
-        """Compile for batches what could be left until models serve, each for one row.
+        """Compile for batches what could be left until models serve; until then, stages are compiled for one row.
 
-        The demo's model is ready after 1.6 s instead of 2.1 (medians of 15 pairs, two cores). A further thread would
+        So the demo's model is ready after 1.6 s instead of 2.1 (medians of 15 pairs, two cores). A further thread would
         keep 3 MB in an arena of its own.
         """
         for work in later:
@@ -167,7 +167,7 @@ class Driver:
             try:
                 work()
             except (RuntimeError, MemoryError) as error:
-                logger.warning("a stage is not compiled for batches, whose rows run one by one: %s", error)
+                logger.warning("a stage is not compiled for batches: their rows run one by one: %s", error)
 
     def snapshot(self) -> dict[str, object]:
         """Return the current metrics and counts as plain types."""
@@ -196,7 +196,7 @@ class Driver:
             return self._scheduler.picture(time.monotonic())
 
     def limit(self, model: str, levels: int) -> None:
-        """Let requests of a model start only at the first so many levels of its operating curve. From any thread."""
+        """Let requests of a model start only at the first `levels` levels of its operating curve. Thread-safe."""
         self._handle_report(Limited(model, levels))
 
     def _serve_thread(self) -> None:
@@ -205,7 +205,7 @@ class Driver:
         An error ends all threads.
         """
         try:
-            # Expressions of queries take any values; to set this for each of them takes longer than most of them.
+            # Expressions of queries take any values; setting this for each of them takes longer than most of them.
             with computing(), np.errstate(all="ignore"):
                 while (run := self._next_run()) is not None:
                     self._run_and_follow(run)
@@ -220,7 +220,7 @@ class Driver:
         self._wake()
 
     def _next_run(self) -> Run | None:
-        """Become the listener and return the first run for this thread to perform; None once all is closed.
+        """Become the listener and return the first run for this thread to perform; None once the driver is closed.
 
         The listener performs short runs and tensor actions itself. It hands any longer run that results to its caller,
         while another thread takes over listening.
@@ -254,7 +254,7 @@ class Driver:
             return
         for event in events:
             if isinstance(event, Arrived):
-                if self._staging.copies and event.model not in self._nodes:  # queries: the host reads theirs
+                if self._staging.copies and event.model not in self._nodes:  # not for queries: the host reads theirs
                     self._staging.copy_in(event.model, event.slots)
                 if event.streams and event.model in self._decoders:
                     self._tokens.update(dict.fromkeys(event.requests, 0))
@@ -265,7 +265,7 @@ class Driver:
         self._ready.extend(self._handle(events))
 
     def _hand_over(self, work: Sequence[Work]) -> None:
-        """Leave work to the listener, and wake it, unless it is this thread."""
+        """Leave work to the listener, and wake it unless it is this thread."""
         self._ready.extend(work)
         if self._listener != get_ident():
             self._wake()
@@ -292,11 +292,11 @@ class Driver:
         """Perform a run or tensor actions and report it; return what results."""
         if isinstance(work, Run):
             return self._handle((self._run(work),))
-        assert self._steps is not None, "an action of a query, and none is served"
+        assert self._steps is not None, "an action of a query, but none is served"
         return self._handle(self._steps.perform_all(work))
 
     def _run(self, run: Run) -> StageDone | StageFailed:
-        """Run a stage and return the event. The scheduler has several requests whose stage raised try again.
+        """Run a stage and return the event. If it raised for several requests, the scheduler lets them try again.
 
         `running` names the stage meanwhile, in case this process does not survive it, or it never ends.
         """
@@ -316,25 +316,25 @@ class Driver:
                 self._failures.log(f"stage {stage} of {model}", error, f" for request {run.requests[0]}")
         self._running.rest(place)
         if self._tokens and stage == self._decoders.get(model) and isinstance(event, StageDone):
-            self._tell_tokens(run, event)
+            self._send_token_counts(run, event)
         return event
 
-    def _tell_tokens(self, run: Run, done: StageDone) -> None:
-        """Tell the frontend how many tokens the requests have that stream; the end of a request tells its last one.
+    def _send_token_counts(self, run: Run, done: StageDone) -> None:
+        """Send the frontend the number of tokens of each request that streams; its end implies the last one.
 
         The tokens lie in the request's slot, where the worker writes them. A request is run by one thread at a time.
         """
-        told = list[bytes]()
+        messages = list[bytes]()
         for request in run.requests:
             tokens = self._tokens.get(request)
             if tokens is not None and request not in done.exited:
                 self._tokens[request] = tokens + 1
-                told.append(pack_wrote(request, tokens + 1))
-        if told:
+                messages.append(pack_wrote(request, tokens + 1))
+        if messages:
             with self._deciding:
-                self._tell(told)
+                self._send_messages(messages)
 
-    def _tell(self, messages: Sequence[bytes]) -> None:
+    def _send_messages(self, messages: Sequence[bytes]) -> None:
         """Send messages to the frontend, if it is there."""
         try:
             self._send(b"".join(messages))
@@ -342,7 +342,7 @@ class Driver:
             logger.warning("the frontend has closed; %d messages are lost", len(messages))
 
     def _end(self, reply: Reply) -> bytes:
-        """Have a request forgotten, or all steps of a query; return the message that tells the frontend of its end."""
+        """Forget a request, or all steps of a query; return the message that reports its end to the frontend."""
         request, nodes = reply.request, self._nodes.get(reply.model)
         for number in [request] if nodes is None else [step_request(request, node) for node in nodes]:
             self._owners.end(number)
@@ -352,7 +352,7 @@ class Driver:
     def _handle(self, events: Iterable[Event]) -> list[Work]:
         """Let the scheduler decide and send its replies; return the tensor actions, then the runs, to be performed.
 
-        If the timer is due earlier than before, the listener hears of it.
+        If the timer is due earlier than before, the listener is woken.
         """
         tensor_actions: list[TensorAction] = []
         work: list[Work] = []
@@ -376,10 +376,10 @@ class Driver:
                             self._owners.end(step_request(action.request, action.node))
                             self._ended_steps.append(pack_stepped(action))
                         case Load() | Evict():
-                            assert self._loader is not None, "memory is limited and nobody loads"
+                            assert self._loader is not None, "memory is limited and there is no loader"
                             self._loader.perform(action)
             if replies:
-                self._tell((*self._ended_steps, *replies))
+                self._send_messages((*self._ended_steps, *replies))
                 self._ended_steps.clear()
             self._write_log(first)
             if replies or len(self._uncounted) >= MOST_UNCOUNTED:

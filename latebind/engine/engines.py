@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
-from numpy.random import default_rng  # now: what asks numpy for it first waits for it
+from numpy.random import default_rng  # now: numpy loads it when it is first used, and that use waits
 
 from latebind.adaptation.controller import FULL_DEPTH
 from latebind.domain.config import GenerationsConfig
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-GROWTH = 4  # how many times as many models an engine serves that takes over from the one before, after a crash
+GROWTH = 4  # after a crash, how many times as many models each engine serves as the one before it
 MOST_WAITING = 1024  # calls that may wait for an engine
 LONGEST_BACK_OFF = 30.0
 END_SECONDS = 3.0  # that a process gets to end by itself
 PROBE_SECONDS = 60.0  # that a model may take to answer its trial request
-FIGURES_SECONDS = 0.7  # that the engine gets to tell its figures; then what it told last is told
+FIGURES_SECONDS = 0.7  # that the engine has to answer with its figures; after that its last answer is used
 
 
 class EngineStartFailed(LatebindError):
@@ -63,11 +63,11 @@ class Engines:
     Calls that arrive while there is no engine wait for the next one until their deadline, up to a limit on their
     number. `unavailable` gives the reason for each model that should be served and is not. `deadlines` maps a query to
     the seconds that its requests get if they name no time-out. `on_change` is called when another engine has taken
-    over, `on_failed` with a model and a version of its learned caches that was wanted and that this engine cannot use,
-    `on_loading` now and then with a model that an engine loads, and the share of its models that it has loaded before.
+    over, `on_failed` with a model and a wanted version of its learned caches that this engine cannot use, `on_loading`
+    now and then with a model that an engine loads, and the share of its models that it has loaded before.
 
-    Which versions are wanted stands here and nowhere else, as this outlives engines and adaptation services: `adopt`
-    notes it, and each engine has taken it up before it gets its first call. Which are used, engines report (`used`).
+    Which versions are wanted is kept only here, because this outlives engines and adaptation services: `adopt` notes
+    it, and each engine uses them before it gets its first call. Which are used, engines report (`used`).
     """
 
     def __init__(self, order: EngineOrder, config: GenerationsConfig, forks: ForkServer, opens: Opens) -> None:
@@ -83,19 +83,19 @@ class Engines:
         self._forks = forks
         self._loaded = Preprocessors(opens)
         self._preprocessors: Mapping[str, Preprocessor] = {}  # of `models`
-        self._crashes: dict[str, list[float]] = {}  # when engines died lately that ran a model
+        self._crashes: dict[str, list[float]] = {}  # when engines died lately while they ran a model
         self._engine: EngineClient | None = None
         self._number = 0
         self._restarts = 0
         self._settled = asyncio.Event()  # cleared while an engine with all models is expected soon
-        self._news = asyncio.Event()  # set, and replaced, whenever calls that wait should look again
+        self._news = asyncio.Event()  # set, and replaced, whenever calls that wait should check again
         self._recovering = False  # until an engine serves all models again
-        self._used_before: dict[str, InUse] = {}  # by models that the engine that serves may not have loaded yet
+        self._used_before: dict[str, InUse] = {}  # by models that the current engine may not have loaded yet
         self._wanted: dict[Path, InUse] = {}  # versions of learned caches, by model directory
         self._waiting = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
-        self._told: dict[object, tuple[Any, float]] = {}  # by question, the last answer and when it came
+        self._answers: dict[object, tuple[Any, float]] = {}  # by question, the last answer and when it came
         self._since = 0.0  # when the engine took over
         self._ending: set[EngineClient] = set()
         self._closed = False
@@ -114,8 +114,8 @@ class Engines:
         """Start an engine that serves `serving`. Raises what could not be loaded or does not answer.
 
         Directories and queries named in `order` itself are ignored. `forks` starts this engine and all later ones.
-        `opens` loads what makes rows of the raw inputs of a model. `loading` hears of models that are being loaded
-        (`on_loading`).
+        `opens` loads what makes rows of the raw inputs of a model. `loading` is called with models that are being
+        loaded (`on_loading`).
         """
         engines = cls(order, config or GenerationsConfig(), forks, opens)
         engines.on_loading = loading
@@ -136,7 +136,7 @@ class Engines:
 
     @property
     def too_large(self) -> Mapping[str, str]:
-        """What models take that memory does not hold as a whole, by name, in the engine that serves."""
+        """What models take that do not fit into memory as a whole, by name, in the engine that serves."""
         return {} if self._engine is None else self._engine.too_large
 
     def live(self) -> bool:
@@ -144,7 +144,7 @@ class Engines:
         return True
 
     def ready(self, model: str | None = None) -> bool:
-        """Return whether an engine serves all models, or the `model` that is named, and does not stand still.
+        """Return whether an engine serves all models, or the `model` that is named, and does not hang.
 
         Each has answered a trial request.
         """
@@ -175,24 +175,24 @@ class Engines:
 
     async def metrics(self) -> Snapshot:
         """Return the metrics of the engine that serves, since it started, with an `age` if they are not new."""
-        told, age = await self._ask(EngineClient.metrics, Snapshot(models={}))
-        return {**told, "restarts": self._restarts, "age": age} if age else {**told, "restarts": self._restarts}
+        found, age = await self._ask(EngineClient.metrics, Snapshot(models={}))
+        return {**found, "restarts": self._restarts, "age": age} if age else {**found, "restarts": self._restarts}
 
     async def traces(self) -> Sequence[Trace]:
         """Return the traces of traced rows that ended since the last call, from the engine that serves."""
         nothing = cast(Sequence[Trace], ())
-        told, age = await self._ask(EngineClient.traces, nothing)
-        return nothing if age else told
+        found, age = await self._ask(EngineClient.traces, nothing)
+        return nothing if age else found
 
     async def picture(self) -> Picture:
         """Return what is queued and running in the engine that serves, with an `age` if that is not new."""
-        told, age = await self._ask(EngineClient.picture, Picture())
-        return replace(told, age=age) if age else told
+        found, age = await self._ask(EngineClient.picture, Picture())
+        return replace(found, age=age) if age else found
 
     async def _ask(self, question: Callable[[EngineClient], Awaitable[T]], nothing: T) -> tuple[T, float]:
-        """Return what the engine answers, or has answered last, and how many seconds ago that was.
+        """Return what the engine answers, or its last answer, and how many seconds ago that was.
 
-        One that does not answer soon is not asked more and more. Without an engine there is `nothing` to tell.
+        While a question waits for its answer, no others are sent. Without an engine, returns `nothing`.
         """
         engine = self._engine
         if engine is None or not engine.live():
@@ -200,14 +200,14 @@ class Engines:
         if engine.owes_answer <= FIGURES_SECONDS:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FIGURES_SECONDS):
-                    told = await question(engine)
-                self._told[question] = told, time.monotonic()
-                return told, 0.0
-        last, when = self._told.get(question, (nothing, self._since))
+                    answer = await question(engine)
+                self._answers[question] = answer, time.monotonic()
+                return answer, 0.0
+        last, when = self._answers.get(question, (nothing, self._since))
         return last, time.monotonic() - when
 
     async def adopt(self, model: str, version: str) -> None:
-        """Have this version of a model's learned caches used, by the engine that serves and by those that follow it.
+        """Use this version of a model's learned caches, in the engine that serves and in those that follow it.
 
         If the engine ends meanwhile, the next one begins with it. Raises `ConfigError` if it cannot be used; then what
         is used stays. Raises `Unavailable` if the model is not served with learned caches.
@@ -231,7 +231,7 @@ class Engines:
             raise
 
     def wanted(self, model: str) -> str:
-        """Return the version of a model's learned caches that was last wanted; empty if nobody has chosen any."""
+        """Return the version of a model's learned caches that was last wanted; empty if none was chosen."""
         wanted, used = self._wanted.get(self.serving.models.get(model, Path())), self._used(model)
         return wanted.version if wanted is not None and used is not None and wanted.base == used.base else ""
 
@@ -276,7 +276,7 @@ class Engines:
     ) -> Claim:
         """Wait for an engine that serves this model, if one is expected, and claim slots there.
 
-        For a version beside the main one that has been let go meanwhile, the main one answers.
+        If a version beside the main one is no longer served, the main one answers.
         """
         if model not in self.models and (main := public_name(model)) in self.models:
             return await self.claim(main, rows, deadline=deadline, priority=priority, dims=dims)
@@ -302,12 +302,12 @@ class Engines:
         return self._engine is not None and self._engine.live() and model in self._engine.models
 
     def _settle(self) -> None:
-        """Have calls that wait for an engine wait no longer."""
+        """End the waiting of calls that wait for an engine."""
         self._settled.set()
-        self._tell()
+        self._notify_waiting()
 
-    def _tell(self) -> None:
-        """Have calls that wait look again."""
+    def _notify_waiting(self) -> None:
+        """Let calls that wait check again."""
         self._news.set()
         self._news = asyncio.Event()
 
@@ -327,7 +327,7 @@ class Engines:
         loading = asyncio.create_task(self._loaded.load(serving.models, before))
         try:
             self._number += 1
-            log = self._order.event_log  # each generation writes one of its own
+            log = self._order.event_log  # each generation writes its own
             order = replace(
                 self._order,
                 directories=tuple(map(str, serving.models.values())),
@@ -335,7 +335,7 @@ class Engines:
                 queries=tuple(str(query.path) for query in serving.queries.values()),
                 event_log=f"{log}.{self._number}" if log and self._number > 1 else log,
             )
-            await engine.begin(order, partial(self._tell_loading, [*serving.models]))
+            await engine.begin(order, partial(self._report_loading, [*serving.models]))
             found = serving.renamed(engine.order)
             loaded, wrong = await loading
             if wrong is not None:
@@ -344,7 +344,7 @@ class Engines:
             for name, one in loaded.items():
                 check_fits(name, one, specs[name], changed=serving.fingerprint_of(name) != before[name])
             engine.preprocessors = self._with_queries({specs[name].name: one for name, one in loaded.items()}, engine)
-            if not self._order.residency.budget:  # what is loaded on demand has been tried piece by piece
+            if not self._order.residency.budget:  # otherwise each piece was tried when it was measured
                 await probe(engine, found.models)
             await self._bring_wanted(engine, found)
         except LatebindError as error:
@@ -365,12 +365,12 @@ class Engines:
             loading.cancel()
         return engine, found
 
-    def _tell_loading(self, names: Sequence[str], number: int) -> None:
+    def _report_loading(self, names: Sequence[str], number: int) -> None:
         if self.on_loading is not None:
             self.on_loading(names[number], number / len(names))
 
     def _with_queries(self, models: Mapping[str, Preprocessor], engine: EngineClient) -> dict[str, Preprocessor]:
-        """Return preprocessors of models with those of queries that read by them; one that is the same stays itself."""
+        """Return preprocessors of models and of queries that use them; one equal to the current one is that object."""
         found = dict(models)
         for spec in engine.models.values():
             if spec.reads:
@@ -379,10 +379,10 @@ class Engines:
         return found
 
     async def _bring_wanted(self, engine: EngineClient, serving: Serving) -> None:
-        """Have an engine that is to take over use the wanted versions of learned caches.
+        """Let an engine that is to take over use the wanted versions of learned caches.
 
-        Nothing is awaited between the last look and the return, so what comes to be wanted meanwhile is not missed.
-        A version that it cannot use is left for the whole network, which answers right.
+        Nothing is awaited between the last check and the return, so a version wanted meanwhile is not missed. Instead
+        of a version that it cannot use, the whole network answers, which is always right.
         """
         while True:
             behind = {
@@ -405,10 +405,10 @@ class Engines:
     def _take_over(self, engine: EngineClient | None, *, whole: bool = True) -> None:
         """Route new calls to this engine, and let the one before finish its requests.
 
-        If it is not the `whole` that is to be served, calls for other models wait on.
+        If it does not serve the `whole` set of models, calls for the others keep waiting.
         """
         before, self._engine = self._engine, engine
-        self._told, self._since = {}, time.monotonic()
+        self._answers, self._since = {}, time.monotonic()
         if engine is not None:
             logger.info("engine process %d %s", engine.process_id, "serves" if whole else f"has {[*engine.models]}")
             engine.on_lost = partial(self._lost, engine)
@@ -416,7 +416,7 @@ class Engines:
             self._used_before |= before.caches
             self._begin(self._end(before))
         if not whole:
-            self._tell()
+            self._notify_waiting()
             return
         self.models = {} if engine is None else engine.models
         self._preprocessors = {} if engine is None else engine.preprocessors
@@ -435,7 +435,7 @@ class Engines:
         self._ending.discard(engine)
 
     async def _watch(self) -> None:
-        """Look after the engine that serves, and have it die if it has stood still for too long."""
+        """Watch the engine that serves, and kill it if it has hung for too long."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             engine = self._engine
@@ -458,12 +458,12 @@ class Engines:
     async def _recover(self, lost_calls: Mapping[str, int]) -> None:
         """Start engines until one serves all, leaving out models that prevent it.
 
-        One comes first that has a model alone, of those with most `lost_calls`, then others that have several times as
-        many, for to load them all may take long where others need the cores. So calls need not wait for models that
-        they are not for. It costs what is loaded again, a third more.
+        The first has only one model, that with most `lost_calls`; each one after it has several times as many, because
+        loading all may take long where others need the cores. So calls do not wait for models that they are not for. It
+        costs a third more loading, because models are loaded again.
 
-        Ends as soon as `change` has replaced what was wanted: then that engine serves, or recovers itself; what
-        prevents the old set is nothing against the new one.
+        Ends as soon as `change` has replaced what was wanted: then that engine serves, or is recovered by itself; what
+        prevents the old set says nothing about the new one.
         """
         begun, pause, wanted = time.monotonic(), self._config.back_off, self.serving
         models = sorted(wanted.models, key=lambda model: -lost_calls.get(model, 0))
@@ -489,11 +489,11 @@ class Engines:
                 pause = min(2 * pause, LONGEST_BACK_OFF)
                 continue
             if self.serving is not wanted or not self.unavailable.keys().isdisjoint(part.names):
-                if engine is not None:  # something else is wanted by now, or one died meanwhile with one of these
+                if engine is not None:  # other models are wanted by now, or one of these was withdrawn meanwhile
                     await engine.kill()
                 continue
             if part is not serving and engine is not None and self._reads_anew(engine):
-                await engine.kill()  # calls for what is served were made by others: let them wait for the whole
+                await engine.kill()  # calls that wait were made with other preprocessors: let them wait for all models
                 some = len(models)
                 continue
             self._take_over(engine, whole=part is serving)
@@ -503,7 +503,7 @@ class Engines:
             some *= GROWTH
 
     def _reads_anew(self, engine: EngineClient) -> bool:
-        """Return whether an engine has another preprocessor for a model than the one that calls are made by."""
+        """Return whether an engine has another preprocessor for a model than the one that calls are made with."""
         return any(self._preprocessors.get(model) is not one for model, one in engine.preprocessors.items())
 
     def _blame(self, running: Iterable[str]) -> bool:
@@ -516,7 +516,7 @@ class Engines:
             if len(times) >= most:
                 blamed = True
                 often = f"the engine died {most} times in {within:g} s while it ran"
-                self._withdraw(model, f"{model} is not served any more: {often}. Load it again, or mend it first")
+                self._withdraw(model, f"{model} is not served any more: {often}. Fix it, then load it again")
         return blamed
 
     def _withdraw(self, model: str, reason: str) -> None:
@@ -526,7 +526,7 @@ class Engines:
         for query in self.serving.needing([model]):
             self.unavailable[query] = f"{query} is not served: it needs {model}, which is not"
         self.models = {name: spec for name, spec in self.models.items() if name not in self.unavailable}
-        self._tell()
+        self._notify_waiting()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a background task."""
@@ -551,9 +551,9 @@ class ProbeFailed(LatebindError):
 async def probe(client: EngineClient, models: Iterable[str]) -> None:
     """Let each model answer a row of made-up numbers, one after another, then reset the metrics.
 
-    Where rows differ in size, it answers one of the least and one of the most. No model is reported ready that cannot
-    answer: raises `ProbeFailed`. Queries are not tried: they were checked when they were read, and what they compute
-    from one model's outputs for the next may need real values.
+    Where rows differ in size, it answers one of the smallest and one of the largest. A model that cannot answer is
+    never reported ready: raises `ProbeFailed`. Queries are not tried: they were checked when they were read, and what
+    they compute from one model's outputs for the next may need real values.
     """
     for model in models:
         spec = client.models[model]
@@ -568,7 +568,7 @@ async def probe(client: EngineClient, models: Iterable[str]) -> None:
 
 
 def _made_up(spec: ModelSpec, tensor: TensorSpec, dims: Mapping[str, int]) -> Array:
-    """Return an input of a row, as models are profiled: normal numbers, or zeros where these are valid."""
+    """Return an input of a row, as in profiling: standard normal numbers, or the filler of other dtypes."""
     shape = tensor.shape_of(dims)
     if is_floating(tensor.dtype) and tensor.dtype != BFLOAT16:
         return default_rng(0).standard_normal(shape).astype(tensor.dtype)

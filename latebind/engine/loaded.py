@@ -29,7 +29,7 @@ class LoadedModel:
     """One model as one worker runs it; other workers have twins of it.
 
     `working` is the most bytes that a batch takes while it runs, beside weights and slots; 0 if that was not measured.
-    `promises` says what its answers are promised, by level of its operating curve.
+    `promises` has the fidelity promised for its answers, by level of its operating curve.
     """
 
     spec: ModelSpec
@@ -49,7 +49,7 @@ class LoadedModel:
     def named(self, names: Mapping[str, str]) -> "LoadedModel":
         """Return the model under the name that `names` has for its directory, if any, and in its directory's version.
 
-        Versions of which one is a copy of another are told from each other by that.
+        That distinguishes versions of which one is a copy of the other.
         """
         path = self.directory.path
         name = names.get(str(path))
@@ -59,8 +59,8 @@ class LoadedModel:
 def load_model(path: Path, config: EngineConfig, *, streams: int = 1, later: Later = immediately) -> LoadedModel:
     """Load a model directory, of which `streams` workers may run twins at the same time.
 
-    If these are all workers, each may have a copy of the weights (`load.has_copies`). What only makes batches quicker
-    is left to `later`. A profile that was measured on another machine is measured again here. Raises `RepositoryError`,
+    If these are all workers, each may have a copy of the weights (`load.has_copies`). What only makes batches faster is
+    left to `later`. A profile that was measured on another machine is measured again here. Raises `RepositoryError`,
     and `ConfigError` if the device or backend is missing or cannot run this model.
     """
     directory = ModelDirectory.open(path)
@@ -98,7 +98,7 @@ def load_model(path: Path, config: EngineConfig, *, streams: int = 1, later: Lat
 def as_served(
     program: Program, directory: ModelDirectory, lookups: Mapping[int, Lookup], config: EngineConfig
 ) -> LoadedModel:
-    """Return a model with what its answers are promised: by its lookups where they answer, else by its network."""
+    """Return a model with the fidelity promised for its answers: by its lookups if it has any, else by its network."""
     spec, costs, promised = program.spec, program.costs, NO_PROMISES
     if config.exits:
         caches = read_caches(directory)
@@ -119,9 +119,9 @@ def load_for_workers(
     named: Mapping[str, str] = OWN_NAMES,
     later: Later = immediately,
 ) -> list[list[LoadedModel]]:
-    """Return the models of each worker, some by other names. Raises `RepositoryError` and `ConfigError`.
+    """Return the models of each worker, some under other names. Raises `RepositoryError` and `ConfigError`.
 
-    What only makes batches quicker is left to `later`.
+    What only makes batches faster is left to `later`.
 
     Memory that compiling left behind is returned to the system: 5 to 45 MB for models of 3 and 34.
     """

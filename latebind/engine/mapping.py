@@ -1,8 +1,8 @@
 """Performs `Map` and `Branch`, the actions of queries: copies tensors from row to row as the wiring of a query says.
 
-It decides nothing. An action is performed for all of its requests together: rows that lie side by side are one array,
-not copied. Where rows of a query differ in size, it is performed for each request by itself. A tensor that is passed
-through is copied once. Values may be any: the driver's threads have numpy ignore floating-point errors.
+It decides nothing. An action is performed for all of its requests together: adjacent rows are one array, not copied.
+Where rows of a query differ in size, it is performed for each request by itself. A tensor that is passed through is
+copied once. Any values are allowed: in the driver's threads numpy ignores floating-point errors.
 """
 
 import logging
@@ -31,7 +31,7 @@ Looked: TypeAlias = Branched | Mapped | MapFailed
 
 
 class Group(NamedTuple):
-    """Requests for a query: an index that takes their `rows` of `size` out of the query's, and the models `chosen`."""
+    """Requests for a query: an index that selects their `size` `rows` from the query's, and the models `chosen`."""
 
     rows: slice | list[int]
     size: int
@@ -43,9 +43,9 @@ class Group(NamedTuple):
         return all(any(self.chosen[node] >= 0 for node in nodes) for nodes in needed)
 
     def option(self, node: int) -> int:
-        """Return which of its models a step has been given; raises `IllegalEvent` if none."""
+        """Return which of its models was chosen for a step; raises `IllegalEvent` if none."""
         if self.chosen[node] < 0:
-            raise IllegalEvent(f"step {node} has no model, but something of it is wanted")
+            raise IllegalEvent(f"no model was chosen for step {node}, but something of it is wanted")
         return self.chosen[node]
 
 
@@ -54,7 +54,7 @@ Read: TypeAlias = Callable[[Group], Any]  # the values `(B, *shape)` of an expre
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """A tensor of all rows that a step or query has, which have one size."""
+    """A tensor of all rows of a step or query, which have one size."""
 
     rows: Rows
 
@@ -69,7 +69,7 @@ class Alike:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """The tensor of this number of rows that differ in size; row `first` belongs to slot 0. Groups have one row."""
+    """The tensor of this `number` of rows that differ in size; row `first` belongs to slot 0. Groups have one row."""
 
     sized: SizedSlots
     first: int
@@ -91,7 +91,7 @@ Column: TypeAlias = Alike | Apart
 
 
 class Steps:
-    """Performs `Map` and `Branch`, and tells `staging` of steps whose inputs are complete. From any thread.
+    """Performs `Map` and `Branch`, and notifies `staging` of steps whose inputs are complete. Thread-safe.
 
     `rows` says where the steps of `queries` lie in the `slots` of their `models`.
     """
@@ -110,7 +110,7 @@ class Steps:
         self._failures = Failures(logger)
 
     def map(self, action: Map) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Write the inputs of a step for the chosen model, or the outputs of the query; raises whatever goes wrong.
+        """Write the inputs of a step for the chosen model, or the outputs of the query; raises any error.
 
         Returns `inputs` and `sizes` of `Mapped`.
         """
@@ -126,10 +126,10 @@ class Steps:
         if self._staging.copies:  # its model's device is to get the inputs
             places = [self._rows.row(action.query, node, option, slot) for slot in action.slots]
             self._staging.copy_in(wired.nodes[node].models[option], places)
-        return wired.told(node, option, action.slots)
+        return wired.lengths_and_sizes(node, option, action.slots)
 
     def branch(self, action: Branch) -> tuple[tuple[bool, ...], ...]:
-        """Return for each request whether the conditions of the nodes hold; raises whatever goes wrong."""
+        """Return for each request whether the conditions of the nodes hold; raises any error."""
         wired, found = self._queries[action.query], list[tuple[bool, ...]]()
         for group in wired.groups(action):
             found += zip(*[numbers(wired.conditions[node](group), group.size) for node in action.nodes], strict=True)
@@ -217,7 +217,9 @@ class _Wired:
             return [Group(slice(slot, slot + 1), 1, chosen, slot) for slot in slots]
         return [Group(index_of(slots), len(slots), chosen, slots[0])]
 
-    def told(self, node: int, option: int, slots: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def lengths_and_sizes(
+        self, node: int, option: int, slots: Sequence[int]
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the length of each row of a step, and a number for its sizes; nothing where rows have one size."""
         step = self._sized[node][option]
         if step is None:
@@ -246,7 +248,7 @@ class _Wired:
             column.write(group, read(group) if group.have_run(needed) else 0)
 
     def _reader(self, expression: Expression) -> Read:
-        """Return what reads an expression. To walk through it anew for each group takes twice as long."""
+        """Return a function that reads an expression. Walking through it again for each group takes twice as long."""
         match expression:
             case Literal(value):
                 return lambda group: value
@@ -270,7 +272,7 @@ def _tensors(slots: ModelSlots, spec: ModelSpec, first: int, rows: int) -> tuple
 
 
 def _applied(operation: str, arguments: Sequence[Expression], reads: Sequence[Read]) -> Read:
-    """Return what computes an operation of what `reads` read its arguments."""
+    """Return a function that computes an operation, whose arguments `reads` read."""
     if operation == EITHER:
         return _first(list(zip(map(needs, arguments), reads, strict=True)))
     if operation in ("and", "or"):
@@ -300,9 +302,9 @@ def _judged(holds: Callable[..., bool], reads: Sequence[Read]) -> Read:
 
 
 def _joined(reads: Sequence[Read], *, until: bool) -> Read:
-    """Read one condition after another as long as some row is not decided: the first that is `until` is it.
+    """Read one condition after another as long as some row is not decided: the first value equal to `until` decides.
 
-    Where a row's later condition raises that would not have been read for this row alone, each row is tried alone.
+    If a condition raises that would not have been read for a row alone, `Steps` tries each row alone.
     """
 
     def read_until(group: Group) -> Array:

@@ -1,6 +1,6 @@
 """Models that are served on demand, where memory is limited: opened, measured, then loaded and evicted piece by piece.
 
-The size and loading time of each piece are measured before anything is served, one piece at a time, so that even this
+The size and loading time of each piece are measured before anything is served, one piece at a time, so that measuring
 needs no more memory than serving does.
 """
 
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
 ROW_COPIES = 3  # of a decoder's rows, at most: they double when they are too few, and are copied then
-END_SECONDS = 10.0  # in which a load may end as the engine closes
+END_SECONDS = 10.0  # that a load has to end once the engine closes
 TRIMS_EVERY = 1.0  # seconds at least: after a trim, the next batch has to allocate its pages again
 
 Rows = dict[tuple[int, int], Arrays]  # inputs of a stage, by length and batch size
@@ -67,7 +67,9 @@ class Opened:
 def open_model(path: Path, config: EngineConfig, *, streams: int = 1, cached: bool = True) -> Opened:
     """Open a model directory. Raises what `load_model` raises. For `cached` see `MappedFile`."""
     if config.device != HOST:
-        raise ConfigError(f"engine.device is {config.device}: models come and go on the CPU alone, leave --memory out")
+        raise ConfigError(
+            f"engine.device is {config.device}: models are loaded on demand only on the CPU, leave --memory out"
+        )
     directory, threads = ModelDirectory.open(path), config.threads
     if SEQUENCE in directory.files:
         if not has_torch():
@@ -101,7 +103,7 @@ def open_for_workers(
     too, although they take memory only once they have been used, because that memory could not be reclaimed. It is also
     reduced by what the workers' largest batches take while they run, and by what requests keep between stages. Raises
     `RepositoryError` for a model that does not run, and `ConfigError` if a piece does not fit, or if all that leaves
-    nothing of the budget; then `running` names the model that is to blame, or that takes most.
+    nothing of the budget; then `running` names the model that is to blame, or the one that takes most.
     """
     running = Running(0) if running is None else running
     mmap_large_blocks()
@@ -116,7 +118,7 @@ def open_for_workers(
     budget = served.left_of(residency.budget)
     for number in {one.model.program.backend: number for number, one in enumerate(opened)}.values():
         running.load(number + 1)
-        measure(opened[number], budget)  # a first time per backend: what that itself takes is not counted for a model
+        measure(opened[number], budget)  # once per backend before: what the backend itself takes counts for no model
     first = [measure(one, budget) for one in running.loading(opened)]
     others = [
         [replace(twin, costs=model.costs, footprint=model.footprint) for twin, model in zip(models, first, strict=True)]
@@ -147,11 +149,11 @@ def open_for_workers(
 
 
 def _largest(sizes: Sequence[int]) -> int:
-    """Return the number of the model that takes most, of which the first is 1."""
+    """Return the number of the model that takes most; the first is 1."""
     return 1 + max(range(len(sizes)), key=sizes.__getitem__)
 
 
-def told_of_memory(models: Iterable[LoadedModel], memory: int, budget: int) -> dict[str, str]:
+def report_memory(models: Iterable[LoadedModel], memory: int, budget: int) -> dict[str, str]:
     """Log the `budget` that slots and batches leave of `memory`, in bytes, and what does not fit into it as a whole.
 
     Return what each such model takes.
@@ -246,7 +248,7 @@ def _measure_chain(opened: Opened, program: Program, budget: int) -> LoadedModel
 
 
 def _curve(stage: ArrayFunction, rows: Mapping[int, Arrays], most: float) -> Curve:
-    """Return a stage's latency for these rows, by batch, of which those are left out that follow one of `most`."""
+    """Return a stage's latency for these rows, by batch; after one that takes over `most` seconds, none is measured."""
     seconds = dict[int, float]()
     for batch, some in rows.items():
         if max(seconds.values(), default=0.0) <= most:
@@ -281,7 +283,7 @@ def _measure_sequence(
 
 @dataclass(slots=True)
 class Loading:
-    """A piece that is in memory: the seconds that loading took, and what it is measured `beside`, in bytes."""
+    """A piece that is in memory: the seconds that loading took, and the bytes kept `beside` it while measuring."""
 
     seconds: float
     beside: int = 0
@@ -289,9 +291,9 @@ class Loading:
 
 @contextmanager
 def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[Loading]:
-    """Hold a piece in memory within this context and tell it its size: what the process has grown by.
+    """Hold a piece in memory within this context and set its size: what the process has grown by.
 
-    What was freed meanwhile does not count, nor the bytes that measuring itself keeps `beside` it.
+    Neither what was freed meanwhile counts, nor the bytes that measuring itself keeps `beside` it.
     """
     if piece.weights > budget:
         raise ConfigError(
@@ -313,10 +315,9 @@ def _loaded(piece: Piece, model: LoadedModel, budget: int) -> Iterator[Loading]:
 class Loader:
     """Performs `Load` and `Evict` in the order in which they were given, once it has been started.
 
-    `pieces` are those of each model, numbered as in its `Footprint`; models are in the order in which the engine has
-    them, and `running` says which is being loaded. After an eviction, memory that the C library kept
-    from activations is returned to the system too: for batches of several sizes, the workers' arenas keep more than one
-    batch takes.
+    `pieces` are those of each model, numbered as in its `Footprint`; models are in the engine's order, and `running`
+    says which is being loaded. After an eviction, memory that the C library kept from activations is returned to the
+    system too: for batches of several sizes, the workers' arenas keep more than one batch takes.
     """
 
     def __init__(self, pieces: Mapping[str, Sequence[Piece]], running: Running | None = None) -> None:
@@ -333,11 +334,11 @@ class Loader:
         self._thread.start()
 
     def perform(self, action: Load | Evict) -> None:
-        """Queue an action. From any thread."""
+        """Queue an action. Thread-safe."""
         self._actions.put(action)
 
     def close(self) -> None:
-        """Return when all queued actions have been performed, or one does not end; none may be queued after that."""
+        """Return when all queued actions have been performed, or `END_SECONDS` are over; queue none after that."""
         self._actions.put(None)
         if self._thread is not None:
             self._thread.join(END_SECONDS)

@@ -2,8 +2,8 @@
 
 Operations work on many rows at once: each tensor is an array `(B, *shape)`, where `shape` is that in the query file.
 Comparisons work on the numbers of one row. Types and shapes have been checked by the entries of the same names in
-`queries/file/language.py`. Values can still be wrong: an index past the end or a box that is not a number raises
-`ValueError`, whichever row it is of.
+`queries/file/language.py`. Values can still be wrong: an index past the end, or a box that is not a number, in any row
+raises `ValueError`.
 """
 
 import operator
@@ -45,9 +45,9 @@ def crop_to(images: Array, boxes: Array, height: int, width: int) -> Array:
 
 
 def resize(images: Array, height: int, width: int) -> Array:
-    """Resize each image `(..., H, W)` bilinearly; pixels are squares, as everywhere in torch unless told otherwise.
+    """Resize each image `(..., H, W)` bilinearly; pixels are squares, torch's default.
 
-    One by one: together their last bits would depend on the other images.
+    One by one: together, their last bits would depend on the other images.
     """
     return np.stack([_resized(image, height, width) for image in images])
 
@@ -55,7 +55,7 @@ def resize(images: Array, height: int, width: int) -> Array:
 def _resized(image: Array, height: int, width: int) -> Array:
     if image.shape[-2:] == (height, width):
         return image
-    from torch import from_numpy  # noqa: PLC0415  (the engine has looked for it)
+    from torch import from_numpy  # noqa: PLC0415  (the engine has checked that it is there)
     from torch.nn import functional  # noqa: PLC0415
 
     flat = from_numpy(image).reshape(1, -1, *image.shape[-2:])
@@ -87,7 +87,7 @@ def select(values: Array, index: Value) -> Array:
     places = [int(place) for place in numbers(index, len(values))]
     for place in places:
         if not 0 <= place < values.shape[1]:
-            raise ValueError(f"index {place} is none of {values.shape[1]}")
+            raise ValueError(f"index {place} is out of range for {values.shape[1]} entries")
     return values[np.arange(len(values)), places]
 
 
@@ -99,9 +99,9 @@ def scale(values: Array, factor: float, offset: float = 0.0) -> Array:
 
 
 def numbers(value: Value, rows: int) -> list[Any]:
-    """Return the only number of each row of an array, or a literal for each of so many rows.
+    """Return the only number of each row of an array, or a literal once for each of `rows` rows.
 
-    They are Python's own, which are compared with literals exactly: a float32 is not rounded to what it is compared to.
+    They are Python's own, which are compared with literals exactly: the literal is not rounded to float32.
     """
     return value.reshape(rows).tolist() if isinstance(value, np.ndarray) else [value] * rows
 

@@ -1,6 +1,6 @@
-"""What frontend and engine say on the control stream, mostly as the engine starts: one JSON line each way.
+"""The messages of frontend and engine on the control stream, mostly at the engine's start: one JSON line each way.
 
-And how what is served lies in shared memory, which the answer tells.
+Also the layout of what is served in shared memory, which is part of the answer.
 """
 
 import importlib.util
@@ -28,8 +28,8 @@ from latebind.repository.directory import MODEL, STAGES, ModelDirectory
 
 PICTURE = b"picture"  # a later line; answered by a `Picture`
 TRACES = b"traces"  # a later line; answered by the traces of requests that have ended since the last one
-MOST_SLOTS, LEAST_SLOTS = 256, 16  # of each model and query, where their number is not given
-PART = 0.25  # of a limited memory that they take then, at most
+MOST_SLOTS, LEAST_SLOTS = 256, 16  # of each model and query, if their number is not given
+PART = 0.25  # the share of a limited memory that they take then, at most
 
 FORGET = b"forget"  # a later line: reset the metrics, requests so far were trials; answered by an empty object
 
@@ -38,8 +38,7 @@ FORGET = b"forget"  # a later line: reset the metrics, requests so far were tria
 class EngineOrder:
     """The first line to the engine: which model directories to serve, and how.
 
-    `queries` are files over these models. `named` are the names by which directories are served of which one is another
-    version of the other's model.
+    `queries` are files over these models. `named` are the names for directories that hold versions of one model.
     """
 
     directories: tuple[str, ...]
@@ -65,10 +64,10 @@ class InUse:
 class EngineStarted:
     """The answer: what is served, models first, then queries.
 
-    `models` and the number of `rows` by name determine the layout of memory; each has so many `slots`.
-    `deadlines` are the default seconds of queries that have any. `too_large` says of models that memory does not hold
-    as a whole what they take. `caches` is the version of its learned caches that each model uses, where it has any.
-    `error` says why nothing is served, if so, and `query` is the one to blame, if one is.
+    `models` and the number of `rows` by name determine the layout of memory; each has `slots` slots. `deadlines` are
+    the default seconds of queries that have any. `too_large` says what models take that do not fit into memory as a
+    whole. `caches` is the version of its learned caches that each model uses, if it has any. `error` says why nothing
+    is served, if so, and `query` is the one to blame, if one is.
     """
 
     models: tuple[ModelSpec, ...] = ()
@@ -85,9 +84,9 @@ class EngineStarted:
 class Adopt:
     """A later line: use this version of a model's learned caches (`adaptation.versions`) from the next batch on.
 
-    Of one such as `built@0.97`, requests run only at levels that promise so much (`adaptation.controller.down_to`).
+    With one such as `built@0.97`, requests run only at levels that promise at least that (`controller.down_to`).
 
-    It is answered by why it cannot be used, or null. An empty line asks for the metrics instead.
+    The answer is the reason why it cannot be used, or null. An empty line asks for the metrics instead.
     """
 
     model: str
@@ -97,7 +96,7 @@ class Adopt:
 def backend_imports(models: Iterable[Path], backend: str | None) -> list[str]:
     """Return the modules that the backends of these model directories import; `backend` runs all, if one is named.
 
-    Those that are not installed are left out, and so are models that cannot be read: the engine says what is wrong.
+    Those that are not installed are left out, and so are models that cannot be read: the engine reports these.
     """
     modules = set[str]()
     for path in models:
@@ -134,11 +133,11 @@ class Served:
 
     @property
     def bytes(self) -> int:
-        """The bytes that all slots take once each has been used."""
+        """The bytes that the slots take once all have been used."""
         return file_bytes(self.specs, self.rows.total)
 
     def left_of(self, memory: int) -> int:
-        """Return the bytes that all slots leave of so much memory. Raises `ConfigError` where that is nothing."""
+        """Return the bytes that all slots leave of `memory`. Raises `ConfigError` if that is nothing."""
         if self.bytes >= memory:
             raise ConfigError(
                 f"residency.budget is {memory} bytes, and slots for {len(self.specs)} models and queries take "
@@ -155,18 +154,18 @@ class Served:
 def with_queries(models: Sequence[Model], files: Sequence[Path], slots: int | None, *, memory: int = 0) -> Served:
     """Return the models together with the queries of these files.
 
-    Without a number of `slots` it is `MOST_SLOTS`, or as many as take `PART` of the bytes of `memory`, if that is
-    limited; at least `LEAST_SLOTS`.
+    If `slots` is None, there are `MOST_SLOTS`, or as many as take `PART` of the bytes of `memory`, if that is limited;
+    at least `LEAST_SLOTS`.
 
-    Raises `WrongQuery` for an invalid query, `RepositoryError` where two directories hold models of one name.
+    Raises `WrongQuery` for an invalid query, `RepositoryError` if two directories hold models of one name.
     """
     found: dict[str, Path] = {}
     for model in models:
         name, path = model.spec.name, model.directory.path
-        if name in found:  # of two directories, as where one is a copy
+        if name in found:  # in two directories: one may be a copy
             raise RepositoryError(
-                f"{found[name]} and {path} both hold a model named {name!r}: build one of them anew under another "
-                "--name, or take one of the folders away"
+                f"{found[name]} and {path} both hold a model named {name!r}: build one of them again under another "
+                "--name, or remove one of the folders"
             )
         found[name] = path
     specs = {model.spec.name: model.spec for model in models}

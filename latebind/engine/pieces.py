@@ -10,7 +10,7 @@ from latebind.server.gateway import Answer
 
 
 class Written(Protocol):
-    """What pieces need of a claim: how many tokens are written, and a call whenever there are more."""
+    """What pieces need of a claim: how many tokens are written, and a callback for when there are more."""
 
     tokens: int
     on_tokens: Callable[[], None] | None

@@ -1,4 +1,4 @@
-"""What makes rows of raw inputs for the models of a generation; the frontend loads it while their engine starts."""
+"""The preprocessors of a generation's models; the frontend loads them while the engine starts."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -12,20 +12,20 @@ from latebind.preprocessing.preprocessor import Preprocessor
 from latebind.repository.directory import MODEL, ModelDirectory, read_manifest
 from latebind.repository.listing import Fingerprint, Serving
 
-SECONDS = 60.0  # that one may take to be loaded
+SECONDS = 60.0  # that loading one may take
 
 Opens = Callable[[ModelDirectory, About], Preprocessor]
 
 
 def open_preprocessor(directory: ModelDirectory, about: About) -> Preprocessor:
-    """Open that of a model directory. What this imports, models need that read alone."""
+    """Open the preprocessor of a model directory. Only models with one need what this imports."""
     from latebind.preprocessing import opening  # noqa: PLC0415
 
     return opening.open_preprocessor(directory, about)
 
 
 class Described(msgspec.Struct):
-    """What is read of `model.json` here, without torch."""
+    """What is read from `model.json` here, without torch."""
 
     about: About = NOTHING_KNOWN
 
@@ -39,7 +39,7 @@ class Unreadable(LatebindError):
 
 
 class Preprocessors:
-    """Loads them by `opens`, one after another, in a thread. One of a directory that has not changed is kept."""
+    """Loads preprocessors by `opens`, one after another, in a thread. It keeps those of unchanged directories."""
 
     def __init__(self, opens: Opens) -> None:
         self._opens = opens
@@ -48,9 +48,9 @@ class Preprocessors:
     async def load(
         self, models: Mapping[str, Path], seen: Mapping[str, Fingerprint | None]
     ) -> tuple[dict[str, Preprocessor], Unreadable | None]:
-        """Return those of the models that have raw inputs, up to the first that has none that can be loaded.
+        """Return those of the models that have raw inputs, up to the first that cannot be loaded, and its error.
 
-        What has gone has no fingerprint in `seen`; of that the engine says more.
+        A model that has gone has no fingerprint in `seen`, and is left to the engine to report.
         """
         found: dict[str, Preprocessor] = {}
         for model, path in models.items():
@@ -63,7 +63,7 @@ class Preprocessors:
         return found, None
 
     def keep(self, serving: Serving) -> None:
-        """Forget all but those of these models."""
+        """Forget all preprocessors but those of these models."""
         used = {serving.fingerprint_of(model) for model in serving.models}
         self._kept = {seen: one for seen, one in self._kept.items() if seen in used}
 
@@ -76,7 +76,7 @@ class Preprocessors:
                     self._kept[seen] = await asyncio.to_thread(self._load, path)
             except TimeoutError:
                 raise RepositoryError(
-                    f"{path}: what reads its inputs was not loaded within {SECONDS:g} s: build the model again"
+                    f"{path}: its preprocessor was not loaded within {SECONDS:g} s: build the model again"
                 ) from None
         return self._kept[seen]
 
@@ -92,18 +92,18 @@ class Preprocessors:
             return None
         found = self._opens(directory, about)
         if found.raw != about.raw:
-            raise RepositoryError(f"{directory.path} does not say how the inputs are read that it has: build it again")
+            raise RepositoryError(f"{directory.path} does not say how its inputs are to be read: build it again")
         return found
 
 
 def check_fits(model: str, preprocessor: Preprocessor, spec: ModelSpec, *, changed: bool) -> None:
-    """Raise `Unreadable` unless a preprocessor makes what the model takes that an engine has loaded.
+    """Raise `Unreadable` unless a preprocessor makes the inputs of the model that an engine has loaded.
 
-    Nor may the model's files have `changed` meanwhile: the engine may have read the new ones, and this the old.
+    Also raises if the model's files have `changed` meanwhile: the engine may have read the new ones, and this the old.
     """
     if changed:
         raise Unreadable(model, f"{model} was replaced while it was loaded: load it again")
     takes = {tensor.name for tensor in spec.inputs}
     if preprocessor.makes != takes:
-        made = f"it takes {sorted(takes)}, and {sorted(preprocessor.makes)} are made of what it reads"
-        raise Unreadable(model, f"{model} cannot be asked, for {made}: build it again")
+        made = f"it takes {sorted(takes)}, but its preprocessor makes {sorted(preprocessor.makes)}"
+        raise Unreadable(model, f"{model} cannot be used: {made}: build it again")

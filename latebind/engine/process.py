@@ -1,8 +1,8 @@
 """The engine's process, forked by `client`: loads the models and passes messages between the frontend and the driver.
 
-It inherits four descriptors: the slots, what each thread does, a stream of fixed-size messages (`shared`), and a stream
-of JSON lines for control. The first control line is the order; the answer says what is served. The process ends when
-the frontend closes its end.
+It inherits four descriptors: the slots, the places (what each thread does), a stream of fixed-size messages (`shared`),
+and a stream of JSON lines for control. The first control line is the order; the answer says what is served. The process
+ends when the frontend closes its end.
 """
 
 import logging
@@ -28,7 +28,7 @@ from latebind.engine.cores import at_once, usable_cores
 from latebind.engine.driver import Driver
 from latebind.engine.loaded import LoadedModel, load_for_workers
 from latebind.engine.mapping import Steps, of_torch
-from latebind.engine.on_demand import Loader, open_for_workers, told_of_memory
+from latebind.engine.on_demand import Loader, open_for_workers, report_memory
 from latebind.engine.order import FORGET, PICTURE, TRACES, Adopt, EngineOrder, EngineStarted, InUse, with_queries
 from latebind.engine.shared import Listening, Running, send_line
 from latebind.engine.slots import SlotMemory
@@ -90,7 +90,7 @@ class Engine:
                 *(paths, config, order.residency, queries), named=order.named, running=running
             )
             loader = Loader(pieces, running)
-            too_large = told_of_memory(workers[0], order.residency.budget, residency.budget)
+            too_large = report_memory(workers[0], order.residency.budget, residency.budget)
         else:
             workers = load_for_workers(running.loading(paths), config, named=order.named, later=self._later.append)
         models = workers[0]
@@ -133,7 +133,7 @@ class Engine:
         self._targets = {
             model.spec.name: model.promises.fidelity[model.costs.target] for model in models if model.costs.levels
         }
-        self._levels: dict[str, int] = {}  # how many may be used, of models that have any
+        self._levels: dict[str, int] = {}  # how many may be used, for models that have any
         self._started = EngineStarted(
             served.specs, served.slots, rows, served.deadlines, too_large=too_large, caches=self._first_caches()
         )
@@ -166,7 +166,7 @@ class Engine:
 
     @contextmanager
     def _blaming(self, models: Sequence[str]) -> Iterator[None]:
-        """Have the first place name the model that does not fit, which the frontend blames for what is raised."""
+        """Let the first place name the model that does not fit, which the frontend blames for the error."""
         try:
             yield
         except DoesNotFit as error:
@@ -179,7 +179,7 @@ class Engine:
             self._running.beat()
             try:
                 send_line(self._control, self._started)
-            except ConnectionError:  # it has closed while models were loaded
+            except ConnectionError:  # the frontend has closed while models were loaded
                 return
             self._driver.run([*self._later, trim_heap])
 
@@ -207,15 +207,15 @@ class Engine:
         """Begin with the current versions of learned caches, and return them by model."""
         found = {}
         for model, versions in self._versions.items():
-            name, why = versions.first()
-            if why:
-                logger.warning("%s begins with the version %r of its learned caches: %s", model, name, why)
+            name, reason = versions.first()
+            if reason:
+                logger.warning("%s begins with the version %r of its learned caches: %s", model, name, reason)
             self._use(model, name)
             found[model] = InUse(versions.base, name)
         return found
 
     def _use(self, model: str, version: str) -> None:
-        """Have all workers use a version of a model's learned caches. Raises, changing nothing, if it is faulty."""
+        """Let all workers use a version of a model's learned caches. Raises, changing nothing, if it is faulty."""
         name, least = down_to(version)
         promises, heads = self._promises[model], None  # the heads of `build`
         levels, kept = promises.thresholds, promises.down_to(least)
@@ -234,10 +234,10 @@ class Engine:
 
 
 def _limit_torch(queries: Iterable[DefinedQuery], threads: int) -> None:
-    """Have torch compute on so many threads, if it computes anything. Raises `ConfigError` if a query lacks it."""
+    """Let torch compute on `threads` threads, if it is used. Raises `ConfigError` if a query lacks it."""
     needing = next(((one.query.name, operation) for one in queries for operation in of_torch(one)), None)
     if needing is not None and not has_torch():
-        raise ConfigError(f"the query {needing[0]} computes {needing[1]}(), which torch does, and {NO_TORCH}")
+        raise ConfigError(f"the query {needing[0]} computes {needing[1]}(), which needs torch, and {NO_TORCH}")
     if needing is not None or "torch" in sys.modules:
         import torch  # noqa: PLC0415
 
@@ -284,9 +284,9 @@ class EventLogFile(EventLog):
 
     @contextmanager
     def _giving_up(self) -> Iterator[None]:
-        """If this raises `OSError`, log that and give up the file: the engine serves on without it."""
+        """If the block raises `OSError`, log it and give up the file: the engine keeps serving without it."""
         try:
             yield
         except OSError as error:
             self._given_up = True
-            logger.error("%s is not written any more: %s. It replays up to its last whole line", self._path, error)
+            logger.error("%s is not written any more: %s. It replays up to its last complete line", self._path, error)

@@ -1,25 +1,25 @@
 """What frontend and engine share: who owns a slot, messages of fixed size, and what each thread of the engine does.
 
-**Slots** are rows of shared memory (`slots`). That of a request passes through the hands of both processes, and each
-keeps the part of the record that it decides on:
+**Slots** are rows of shared memory (`slots`). Both processes use that of a request in turn, and each keeps the part of
+its state that it decides on:
 
     frontend (`client.Claim`)  a slot is free again when its call has released it and its request is not with the engine
     engine (`Owners`)          NOBODY -> LOOKUP or NETWORK answers, whichever is first
 
-Until its call sends it, that call writes the inputs. From then on the engine alone writes to it, on behalf of one
-request, and the first answer counts. The engine forgets the request before the frontend hears of its end, and so before
-the slot can have another owner: no late lookup writes to it.
+Until a call sends it, the call writes the inputs. From then on only the engine writes to it, on behalf of one request,
+and the first answer counts. The engine forgets the request before the frontend learns of its end, and so before the
+slot can have another owner: no late lookup writes to it.
 
-Behind a model's own slots lie the rows of query steps (`domain.query.lay_out`), which belong to the slot of their
-query. With each answer of a model that has learned caches, the worker notes there which version of them it used: what
-was adopted between a request and its reply must not be blamed for it.
+The rows of query steps (`domain.query.lay_out`) follow a model's own slots and belong to the slots of their query. With
+each answer of a model that has learned caches, the worker notes in its slot which version of them it used: a version
+that was adopted between a request and its reply must not be blamed for it.
 
 **Messages** go through a socket. Tensors never do, and nothing is pickled.
 
 **Places** say what each thread of the engine does, and until when it should have done it, in memory that outlives the
 engine. The frontend reads them without asking: so it knows which models ran when an engine died, and notices that one
-stands still, or that a worker is stuck in a stage while others go on. There is no lock: each place has one writer at a
-time. A reader may find a place half written, so it believes only what it finds twice.
+hangs, or that a worker is stuck in a stage while others go on. There is no lock: each place has one writer at a time. A
+reader may find a place half written, so it trusts only what it finds twice.
 """
 
 import mmap
@@ -55,10 +55,10 @@ class By(IntEnum):
 
 
 class Owner:
-    """What the engine knows of one request that runs: its slot, the output it goes on from, and what answers it.
+    """What the engine knows of one request that runs: its slot, the output it continues from, and what answers it.
 
-    `activation` is a `worker.Batch`; the frontend maps slots too, and imports no torch. The slot goes to `ended`, if
-    there is such a queue, when the request ends: a decoder frees its row.
+    `activation` is a `worker.Batch`, untyped because the frontend maps slots too and imports no torch. The slot goes to
+    `ended`, if there is such a queue, when the request ends: a decoder frees its row.
     """
 
     __slots__ = ("activation", "answered", "ended", "slot")
@@ -71,7 +71,7 @@ class Owner:
 
 
 class Owners:
-    """The requests that run in one engine, by number; each number is used once. From any thread.
+    """The requests that run in one engine, by number; each number is used once. Thread-safe.
 
     A request owns its slot, and is `live`, from its first stage until the scheduler ends it. From then on nothing
     writes to the slot on its behalf, and what was kept for the request is gone: its activation lies in the record.
@@ -105,11 +105,11 @@ class Owners:
 
     @contextmanager
     def answering(self, by: By, requests: Sequence[int], places: Iterable[int]) -> Iterator[list[int]]:
-        """Yield which of these places are to be answered; within, none of their requests can end.
+        """Yield which of these places are to be answered; within the context, none of their requests can end.
 
-        A lookup answers what nobody has, also where two lookups run aside. The network does so too, and answers again
-        if the last stage raised for others of its batch. Lookups write within the context. The network need not: the
-        scheduler ends no request of a batch that runs unless a lookup has answered it, and from here on none does.
+        A lookup answers requests without an answer, also if two lookups run aside. So does the network, which answers
+        again if the last stage raised for others of its batch. Lookups write within the context. The network need not:
+        the scheduler ends no request of a running batch unless a lookup has answered it, and from here on none does.
         """
         with self._answering:
             found = list[int]()
@@ -129,19 +129,19 @@ ARRIVED, CANCELLED = 0, 1  # the kinds
 TO_FRONTEND = Struct("<BxhhHQff")  # the fields of `Notice`
 NO_STEP = -1  # the node in a message about the end of a whole request
 WROTE = -2  # the node in a message about tokens
-MOST_TOKENS = (1 << 16) - 1  # of which a message can tell; the end of the request tells of the others
+MOST_TOKENS = (1 << 16) - 1  # the largest count in a message; the end of the request implies the others
 Numbers = tuple[int, ...]
 
 
 class Notice(NamedTuple):
-    """What the engine tells of a request, by its `node`.
+    """A message of the engine about a request; its `node` says what kind.
 
     NO_STEP: it has ended. If the outcome is ANSWERED, its outputs are in its slot. `stage` is the stage at which it
-    left, of a query the step that it had reached; `first` and `second` are the seconds in the queue and with a worker.
+    left, for a query the step that it had reached; `first` and `second` are the seconds in the queue and with a worker.
 
-    WROTE: the first `option` tokens of its answer are in its slot; its end tells of the last one.
+    WROTE: the first `option` tokens of its answer are in its slot; its end implies the last one.
 
-    A step of a query: that has ended, run by the model of index `option`, which it left at `stage`. It was planned to
+    A step of a query: it has ended, run by the model of index `option`, which it left at `stage`. It was planned to
     take `first` seconds and took `second`.
     """
 
@@ -195,7 +195,7 @@ def pack_stepped(step: StepEnded) -> bytes:
 
 
 def pack_wrote(request: int, tokens: int) -> bytes:
-    """Pack a message that so many tokens of the answer to a request are written."""
+    """Pack a message that the first `tokens` tokens of the answer to a request are written."""
     return TO_FRONTEND.pack(Outcome.ANSWERED, 0, WROTE, min(tokens, MOST_TOKENS), request, 0.0, 0.0)
 
 
@@ -257,15 +257,15 @@ class NoticeReader:
 
 IDLE = 0  # instead of the number of a model; the model at index i of the order is i + 1
 LISTENS, LOADS = -1, -2  # instead of a stage
-LISTENER, LOADER, WORKERS = 0, 1, 2  # the places: of the thread that listens, of the loader, of the first worker
+LISTENER, LOADER, WORKERS = 0, 1, 2  # the places of the thread that listens, of the loader, of the first worker
 PLACE = Struct("<dii")
 MOST_BYTES = 1 << 16
 
-LOOK_SECONDS = 0.25  # between two looks at what an engine does
+LOOK_SECONDS = 0.25  # between two checks of an engine's places
 READ_BYTES = 1 << 14
-BEAT_SECONDS = 0.25  # in which the listener notes at least once that it is there
-LISTEN_SECONDS = 1.0  # that it may be silent, for others may need the cores
-LOAD_SECONDS = 600.0  # in which a model is loaded, from whatever it lies on
+BEAT_SECONDS = 0.25  # the longest between two notes of the listener that it is there
+LISTEN_SECONDS = 1.0  # that it may be silent, because others may need the cores
+LOAD_SECONDS = 600.0  # that loading a model may take, from any disk
 
 
 class Place(NamedTuple):
@@ -277,7 +277,7 @@ class Place(NamedTuple):
 
 
 class Running:
-    """The places as an engine's threads write them, in the file `fd`, or without one for nobody else to see."""
+    """The places as an engine's threads write them, in the file `fd`, or in memory of its own without one."""
 
     def __init__(self, workers: int, fd: int | None = None) -> None:
         size = PLACE.size * (WORKERS + workers)
@@ -293,7 +293,7 @@ class Running:
         PLACE.pack_into(self.memory, place * PLACE.size, time.monotonic() + seconds, model, stage)
 
     def rest(self, place: int) -> None:
-        """Note that a thread has done what it did."""
+        """Note that a thread has finished what it did."""
         PLACE.pack_into(self.memory, place * PLACE.size, inf, IDLE, LISTENS)
 
     def beat(self) -> None:
@@ -301,7 +301,7 @@ class Running:
         self.begin(LISTENER, IDLE, LISTENS, LISTEN_SECONDS)
 
     def load(self, model: int) -> None:
-        """Note that the first thread loads this model; `IDLE`: something of all models."""
+        """Note that the first thread loads this model; `IDLE` stands for all models."""
         self.begin(LISTENER, model, LOADS, LOAD_SECONDS)
 
     def loading(self, models: Iterable[T]) -> Iterator[T]:
@@ -340,13 +340,13 @@ class Listening:
         self._selector.close()
 
     def wake(self) -> None:
-        """Have `listen` return."""
+        """Make `listen` return."""
         self._waker.sendall(b"\0")
 
     def listen(self, seconds: float | None) -> list[Event] | None:
         """Wait at most `seconds` (None: `BEAT_SECONDS`) and return what arrived; None once the frontend has closed.
 
-        It returns at least as often as the frontend is to see that somebody listens.
+        It returns at least every `BEAT_SECONDS`, so that the frontend sees that somebody listens.
         """
         events: list[Event] = []
         found = self._selector.select(BEAT_SECONDS if seconds is None else min(seconds, BEAT_SECONDS))
@@ -374,10 +374,10 @@ def send_line(control: socket.socket, message: object) -> None:
 
 
 class Watched:
-    """The places of an engine as the frontend sees them in the file `fd`, and for how long what is overdue has been.
+    """The places of an engine as the frontend sees them in the file `fd`, and for how long they have been overdue.
 
-    The engine is not asked. `late` has what was overdue at the last look, with the seconds of that which the frontend
-    was there to see: a place counts from the second look on, and so does one that was half written.
+    The engine is not asked. `late` has what was overdue at the last check, with the seconds for which the frontend has
+    seen it so: a place counts from the second check on, so one that was half written does not.
     """
 
     def __init__(self, fd: int) -> None:
@@ -391,7 +391,7 @@ class Watched:
 
     @property
     def seconds(self) -> float:
-        """For how long the latest has been late; 0 if nothing is."""
+        """For how many seconds the one that is late for longest has been; 0 if none is."""
         return max(self.late.values(), default=0.0)
 
     def look(self, now: float | None = None) -> None:
@@ -403,14 +403,14 @@ class Watched:
         self.late = {place: self.late[place] + since if place in self.late else 0.0 for place in overdue}
 
     def described(self, models: Sequence[str]) -> str:
-        """Say what is late, for the log."""
+        """Return what is late, for the log."""
         found = []
         for place, seconds in self.late.items():
             if seconds:
                 model = "the models" if place.model == IDLE else f"model {place.model - 1}"
-                if 0 < place.model <= len(models):  # while they are loaded, nobody has heard their names
+                if 0 < place.model <= len(models):  # while they are loaded, their names are not known
                     model = models[place.model - 1]
-                what = {LOADS: f"to load {model} takes", LISTENS: "nobody has listened for"}
+                what = {LOADS: f"loading {model} takes", LISTENS: "nobody has listened for"}
                 late = what.get(place.stage, f"stage {place.stage} of {model} takes")
                 found.append(f"{late} {time.monotonic() - place.due:.1f} s longer than allowed")
         return ", ".join(found)

@@ -3,8 +3,8 @@
 Where all rows of a model have one size, they lie in arrays, and the number of a slot is an index. Where they differ
 (`ModelSpec.dims`), each has as many bytes as its own sizes take, in an extent of the memory behind all arrays. A call
 has one extent for all of its rows, which follow each other there, so that a batch of them is a view too. The frontend
-takes it when the call claims its slots, frees it with the last of them, and gives pages that nobody uses back to the
-system; it notes for each slot where its row lies and how large it is, before the engine hears of the request.
+takes it when the call claims its slots, frees it with the last of them, and gives unused pages back to the system; it
+notes for each slot where its row lies and how large it is, before the engine gets the request.
 """
 
 import mmap
@@ -27,9 +27,9 @@ from latebind.server.gateway import array_dtype
 
 ALIGNMENT: Final = 64  # of arrays
 GRANULE: Final = 16  # bytes: extents, and the tensors within, begin at a multiple and take one
-KEPT: Final = 1 << 18  # bytes of pages without any extent that are not given back, because to take them anew costs time
-KEPT_SHARE: Final = 8  # nor is this part of the bytes that are taken
-MOST_SHAPES: Final = 4096  # that are kept of a model
+KEPT: Final = 1 << 18  # bytes of pages without extents that are kept, because allocating them again costs time
+KEPT_SHARE: Final = 8  # or up to one eighth of the bytes that are taken
+MOST_SHAPES: Final = 4096  # that are cached for a model
 MOST_LENGTH: Final = (1 << 32) - 1
 MOST_NUMBER: Final = (1 << 64) - 1
 VERSION = TensorSpec("version", "int32", ())  # of the learned caches that answered
@@ -41,7 +41,7 @@ Shape: TypeAlias = tuple[int, ...]
 Sizes: TypeAlias = tuple[int, ...]
 """The sizes of the named dimensions of a row, in the order of its model's."""
 Shapes: TypeAlias = Callable[[Sizes], tuple[Shape, ...]]
-"""What tells the shapes of some tensors of a row by its sizes."""
+"""A function from the sizes of a row to the shapes of some of its tensors."""
 
 
 class SizedSlots:
@@ -62,7 +62,7 @@ class SizedSlots:
         self._strides = lru_cache(MOST_SHAPES)(self._bytes_of_row)
 
     def place(self, begin: int, slots: Sequence[int], sizes: Sizes) -> int:
-        """Note that rows of these sizes lie in these slots, from a byte of the memory on; return where they end."""
+        """Note that rows of these sizes lie in these slots, from this byte of the memory on; return where they end."""
         strides, places = self._strides(sizes), list[int]()
         for stride in strides:
             places.append(begin)
@@ -74,11 +74,11 @@ class SizedSlots:
         return begin
 
     def bytes_of(self, rows: int, sizes: Sizes) -> int:
-        """Return the bytes that so many rows of these sizes take."""
+        """Return the bytes that `rows` rows of these sizes take."""
         return sum([granules(rows * stride) for stride in self._strides(sizes)])
 
     def length(self, sizes: Sizes) -> int:
-        """Return the length of a row: the product of its sizes, as far as a message can tell it."""
+        """Return the length of a row: the product of its sizes, at most what fits into a message."""
         return min(prod(sizes), MOST_LENGTH)
 
     def number(self, sizes: Sizes) -> int:
@@ -119,9 +119,9 @@ class SizedSlots:
         return found[:inputs], found[inputs:]
 
     def padded(self, slots: Sequence[int], sizes: Sequence[Sizes]) -> Tensors:
-        """Return the inputs of rows of these sizes, each `(B, *shape of the longest)`, filled up with their padding.
+        """Return the inputs of rows of these sizes, padded, each `(B, *shape of the longest)`.
 
-        They are views of the memory where nothing has to be filled up or brought together.
+        They are views of the memory if nothing has to be padded or gathered.
         """
         if self.lie_together(slots):
             return self.views(slots)[0]
@@ -139,11 +139,11 @@ class SizedSlots:
         return found
 
     def first(self, slots: Sequence[int]) -> Rows:
-        """Return the first input of the rows in these slots, filled up as `padded` does."""
+        """Return the first input of the rows in these slots, as `padded` does."""
         return self.padded(slots, self.sizes(slots))[0]
 
     def check(self, outputs: Sequence[Rows], sizes: Sequence[Sizes]) -> None:
-        """Raise `ValueError` if outputs `(B, ...)` do not have the shapes that rows of these sizes are said to have."""
+        """Raise `ValueError` if outputs `(B, ...)` do not have the shapes specified for rows of these sizes."""
         wanted = self.shapes(longest(sizes))[len(self.spec.inputs) :]
         if (found := tuple([output.shape[1:] for output in outputs])) != wanted:
             raise ValueError(f"outputs for rows of sizes {longest(sizes)} have shapes {found}, not {wanted}")
@@ -188,7 +188,7 @@ class ModelSlots:
 
 
 def shapes_of(spec: ModelSpec, tensors: Sequence[TensorSpec]) -> Shapes:
-    """Return what tells the shapes of tensors of a model in a row of some sizes; it keeps those asked for lately."""
+    """Return a cached function from the sizes of a row to the shapes of these tensors of a model."""
     names = [dim.name for dim in spec.dims]
 
     def found(sizes: Sizes) -> tuple[Shape, ...]:
@@ -199,7 +199,7 @@ def shapes_of(spec: ModelSpec, tensors: Sequence[TensorSpec]) -> Shapes:
 
 
 def front(shape: Sequence[int]) -> tuple[slice, ...]:
-    """Return the index of what a row of this shape takes of one that is padded."""
+    """Return the index of the part of a padded row that a row of this shape takes."""
     return tuple([slice(size) for size in shape])
 
 
@@ -212,8 +212,8 @@ class SlotMemory:
     """Maps the shared file `fd` as the slots of `models`; `rows` gives the number of rows of each model by name.
 
     The file must be large enough (`file_bytes`). Both processes see the same rows if they pass the same models in the
-    same order. `arrays` are the bytes before those of extents. `owners` says in the engine which request has which slot
-    while it runs.
+    same order. `arrays` are the bytes before those of extents. In the engine, `owners` has the running request of each
+    slot.
     """
 
     def __init__(self, fd: int, models: Sequence[ModelSpec], rows: Mapping[str, int]) -> None:
@@ -243,7 +243,7 @@ class SlotMemory:
         return Extents(self._begin, len(self._memory) - self._begin, self._give_back)
 
     def _give_back(self, begin: int, size: int) -> None:
-        with suppress(OSError):  # a kernel that does not know how keeps the pages, and they are used again
+        with suppress(OSError):  # a kernel without support keeps the pages, and they are used again
             self._memory.madvise(mmap.MADV_REMOVE, begin, size)
 
 
@@ -260,7 +260,7 @@ def file_bytes(models: Sequence[ModelSpec], rows: Mapping[str, int]) -> int:
 
 
 def _most_bytes(spec: ModelSpec) -> int:
-    """Return the bytes that a row takes in an extent at most: an output may be largest where an input is smallest."""
+    """Return the most bytes that a row takes in an extent: an output may be largest where an input is smallest."""
     found = []
     for sizes in product(*[(dim.least, dim.most) for dim in spec.dims]):
         dims = {dim.name: size for dim, size in zip(spec.dims, sizes, strict=True)}
@@ -275,7 +275,7 @@ def create_file() -> int:
 
 
 def granules(size: int) -> int:
-    """Return the bytes that so many bytes take in an extent."""
+    """Return `size` rounded up to whole granules, as it is taken in an extent."""
     return -(-size // GRANULE) * GRANULE
 
 
@@ -302,8 +302,8 @@ class Extents:
     """Extents of the `size` bytes from `first` on, whole pages, taken and freed in any order.
 
     The smallest hole that is large enough is taken (best fit), which keeps large ones whole and their pages untouched.
-    `give_back(first byte, bytes)` is called for whole pages that nobody uses; they may be used again all the same.
-    `taken` are the bytes of all extents.
+    `give_back(first byte, bytes)` is called for whole unused pages; they may still be used again. `taken` are the bytes
+    of all extents.
     """
 
     def __init__(self, first: int, size: int, give_back: Callable[[int, int], None]) -> None:
@@ -311,7 +311,7 @@ class Extents:
         self.size = size
         self.taken = 0
         self._give_back = give_back
-        self._extents: dict[int, tuple[int, int]] = {}  # first byte -> bytes, and how often it is still to be freed
+        self._extents: dict[int, tuple[int, int]] = {}  # first byte -> bytes, and how many shares are still to be freed
         self._holes: list[tuple[int, int]] = []  # bytes and first byte, ascending
         self._begins: dict[int, int] = {}  # of holes: first byte -> bytes
         self._ends: dict[int, int] = {}  # of holes: the byte behind the last -> first byte
@@ -387,7 +387,7 @@ class Extents:
         del self._holes[bisect_left(self._holes, (size, begin))], self._begins[begin], self._ends[begin + size]
 
     def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
+        """Raise `AssertionError` if an invariant does not hold."""
         extents = {begin: size for begin, (size, _) in self._extents.items()}
         end, was_hole = self.first, False
         for begin, size in sorted([*extents.items(), *self._begins.items()]):
@@ -407,10 +407,10 @@ NO_EXTENTS = Extents(0, 0, lambda begin, size: None)
 
 
 def _pages_of(begin: int, size: int) -> tuple[int, int]:
-    """Return the first page that has some of these bytes, and the one behind the last."""
+    """Return the first page that has some of these bytes, and the one after the last."""
     return begin // mmap.PAGESIZE, -(-(begin + size) // mmap.PAGESIZE)
 
 
 def _pages_within(begin: int, size: int) -> tuple[int, int]:
-    """Return the first page that has only such bytes, and the one behind the last; there may be none."""
+    """Return the first page that has only these bytes, and the one after the last; there may be none."""
     return -(-begin // mmap.PAGESIZE), (begin + size) // mmap.PAGESIZE

@@ -21,8 +21,8 @@ AT_ONCE = nullcontext()
 class HostStaging:
     """Staging on the CPU. A batch is a view of contiguous slots, else a copy of their rows.
 
-    It is its own stream, one worker's stream of execution: a thread computes what it calls. `copies` says whether it
-    needs to be told when the inputs of requests, and of steps of queries, are in their slots.
+    It is its own stream, one worker's stream of execution: a thread computes what it calls. `copies` is whether
+    `copy_in` has to be called when the inputs of requests, and of steps of queries, are in their slots.
     """
 
     copies = False
@@ -55,7 +55,7 @@ class HostStaging:
         return arrays
 
     def back(self, results: Sequence[Array]) -> Sequence[Array]:
-        """Return these results `(B, ...)` where the frontend can have them; they are there on return."""
+        """Return these results `(B, ...)` where the frontend can read them; they are there on return."""
         return results
 
     def inputs(self, action: Run) -> Arrays:
@@ -84,5 +84,5 @@ def are_contiguous(rows: Sequence[int]) -> bool:
 
 
 def index_of(rows: Sequence[int]) -> slice | list[int]:
-    """Return what takes these rows, at least one, out of an array: a slice, which copies nothing, if it can be one."""
+    """Return an index for these rows, at least one, of an array: a slice, which copies nothing, if possible."""
     return slice(rows[0], rows[-1] + 1) if are_contiguous(rows) else list(rows)

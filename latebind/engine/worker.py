@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 Rows = Any  # an array on the host, a tensor on a device
 
-# How many lookups aside of one worker wait for the one that runs. Where lookups are slower than stages, the oldest
-# gives way: its network is the furthest on, so an answer would save it the least.
+# How many lookups aside of one worker wait for the one that runs. If lookups are slower than stages, the oldest is
+# dropped: its network has come furthest, so an answer would save it the least.
 MOST_WAITING: Final = 2
 
 
@@ -42,7 +42,7 @@ MOST_WAITING: Final = 2
 class Batch:
     """Inputs of a stage, each `(B, ...)`, and the request that each row belongs to; some may have ended.
 
-    Where rows differ in size, `sizes` are those of each, and `shapes` says what tensors of a row have by its sizes.
+    Where rows differ in size, `sizes` are those of each, and `shapes` gives the shapes of a row's tensors by its sizes.
     They are padded to the longest row.
     """
 
@@ -52,7 +52,7 @@ class Batch:
     shapes: Shapes | None = None
 
     def cut(self, places: Sequence[int]) -> tuple[Rows, ...]:
-        """Return the tensors, of all rows, with as much padding as is left once only the rows at `places` are."""
+        """Return the tensors of all rows, with only the padding that the rows at `places` need."""
         assert self.shapes is not None, "all rows have one size"
         shapes = self.shapes(longest([self.sizes[place] for place in places]))
         rows = len(self.requests)
@@ -81,13 +81,13 @@ class Batch:
         return activation[place]
 
     def own_shapes(self) -> tuple[Shape, ...]:
-        """Return the shape that each row has itself, of a single tensor, where some are filled up; else nothing."""
+        """Return the unpadded shape of each row of a single tensor; nothing if none is padded."""
         if self.shapes is None or len(set(self.sizes)) == 1:
             return ()
         return tuple([self.shapes(size)[0] for size in self.sizes])
 
     def check(self) -> None:
-        """Raise `ValueError` if tensors do not have the shapes that the rows are said to have."""
+        """Raise `ValueError` if tensors do not have the shapes specified for their rows."""
         if self.shapes is not None:
             wanted = self.shapes(longest(self.sizes))
             found = tuple([tuple(tensor.shape[1:]) for tensor in self.tensors])
@@ -96,7 +96,7 @@ class Batch:
 
 
 def joined(batches: Mapping[int, Batch]) -> Batch:
-    """Return the rows of requests, each of a batch, as one batch: those that are shorter are filled up with zeros."""
+    """Return the rows of requests, each of a batch, as one batch: shorter ones are padded with zeros."""
     requests, rows = tuple(batches), [batch.row(request) for request, batch in batches.items()]
     shapes = next(iter(batches.values())).shapes
     if shapes is None:
@@ -112,7 +112,7 @@ def joined(batches: Mapping[int, Batch]) -> Batch:
 
 
 class Activations:
-    """The activations of one worker, for its thread alone. The `owners` of rows keep them, and they go with these.
+    """The activations of one worker, for its thread alone. The `owners` of rows keep them, and they end with these.
 
     A stage that raised leaves its inputs here: its requests may run it again, apart.
     """
@@ -129,7 +129,7 @@ class Activations:
         self._last = ref(batch)
 
     def put_aside(self, but: Collection[int] = ()) -> None:
-        """Copy the rows of the last output that others than `but` go on from, because another batch is to run.
+        """Copy the rows of the last output that requests other than `but` continue from: another batch is to run.
 
         Each row is a copy by itself, to be freed by itself.
         """
@@ -142,7 +142,7 @@ class Activations:
                 owner.activation = last.alone(place)
 
     def take(self, action: Run) -> Batch:
-        """Return what the requests of `action` go on from, in their order.
+        """Return what the requests of `action` continue from, in their order.
 
         Requests that a lookup aside has answered since the scheduler decided have ended: they are left out, and perhaps
         none is left. The batch stays kept until `keep` replaces it.
@@ -165,9 +165,9 @@ class Activations:
 
 
 class Failures:
-    """What is logged of models that raise: each kind of failure once with its traceback, then only how often.
+    """Logs models that raise: each kind of failure once with its traceback, then only how often.
 
-    A kind is what failed, the type of error and the line that raised it. From any thread.
+    A kind is what failed, the type of error and the line that raised it. Thread-safe.
     """
 
     def __init__(self, logger: logging.Logger) -> None:
@@ -178,7 +178,7 @@ class Failures:
     def log(self, what: str, error: Exception, request: str = "") -> None:
         """Count a failure of `what`; log the first of its kind, and the tenth, the hundredth and so on.
 
-        `request` says whose it was. What differs between requests belongs there, not into `what`.
+        `request` says whose it was. What differs between requests belongs there, not in `what`.
         """
         lines = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
         kind = what, " at ".join([type(error).__name__, *lines[-1:]])
@@ -192,10 +192,10 @@ class Failures:
 
 
 class Asked(NamedTuple):
-    """A lookup, of this `version` of the learned caches, of an activation `(B, ...)` behind `action.stage`.
+    """A lookup, by this `version` of the learned caches, of an activation `(B, ...)` behind `action.stage`.
 
-    `shapes` are those that its rows have themselves, where some are filled up, and `levels` the thresholds of each,
-    where rows differ in how sure an answer must be.
+    `shapes` are the unpadded ones of its rows, if some are padded, and `levels` the thresholds of each row, if rows
+    differ in how sure an answer must be.
     """
 
     lookup: Lookup
@@ -209,8 +209,8 @@ class Asked(NamedTuple):
 class Aside:
     """Lookups on a thread beside a worker, while the network runs on (GATI, section 6), performed by `look_up`.
 
-    Few wait (`MOST_WAITING`), and those that nobody waits for any more, as the `owners` know, are not performed. If a
-    lookup raises, the network answers.
+    Few wait (`MOST_WAITING`), and those whose requests have all been answered, according to the `owners`, are skipped.
+    If a lookup raises, the network answers.
     """
 
     def __init__(self, owners: Owners, look_up: Callable[[Asked], tuple[int, ...]]) -> None:
@@ -243,7 +243,7 @@ class Aside:
             self._changed.notify()
 
     def perform(self) -> Exited | None:
-        """Perform the next lookup that is of use, if one waits; return the requests that it answers, if any."""
+        """Perform the next useful lookup, if one waits; return the requests that it answers, if any."""
         with self._changed:
             while self._waiting:
                 asked = self._waiting.popleft()
@@ -290,7 +290,7 @@ def _decoding(model: LoadedModel, sized: SizedSlots) -> "Decoding":
 
 
 class Caches(NamedTuple):
-    """The learned caches that a worker uses of a model: lookups by stage, of this version, and thresholds by level."""
+    """The learned caches that a worker uses for a model: lookups by stage, their version, and thresholds by level."""
 
     version: int
     lookups: Mapping[int, Lookup]
@@ -300,7 +300,7 @@ class Caches(NamedTuple):
 class Worker:
     """One stream of execution. `run` is called by one thread at a time.
 
-    Without `stream` it computes on the CPU. All workers of an engine share the owners of `memory`; the driver tells
+    Without `stream` it computes on the CPU. All workers of an engine share the owners of `memory`; the driver notifies
     these when a request ends.
     """
 
@@ -347,10 +347,10 @@ class Worker:
         heads: Mapping[str, tuple[Head, float]] | None,
         levels: Sequence[Mapping[str, float]] = (),
     ) -> None:
-        """Use these heads and thresholds, by name, from the next stage on; None: those of `build`. From any thread.
+        """Use these heads and thresholds, by name, from the next stage on; None: those of `build`. Thread-safe.
 
-        `levels` are the thresholds by level, of a model whose requests have one. `version` is noted with each answer
-        from then on.
+        `levels` are the thresholds by level, for a model whose requests have levels. `version` is noted with each
+        answer from then on.
         """
         built = self._models[model].lookups
         if heads is not None:
@@ -359,7 +359,7 @@ class Worker:
         self._caches[model] = Caches(version, built, levels)
 
     def run(self, action: Run) -> StageDone:
-        """Run one stage. Requests whose answer is complete have it in their slots and are reported as exited, once.
+        """Run one stage. Requests whose answer is complete have it in their slots and are reported once as exited.
 
         If this raises, no request has an answer from it, and it may run again for any of them.
         """
@@ -418,7 +418,7 @@ class Worker:
         return StageDone(action.worker, exited, seconds)
 
     def _of_sizes(self, action: Run, batch: Batch) -> tuple[Rows, ...]:
-        """Return what a stage makes of rows whose sizes may differ."""
+        """Return a stage's results for rows whose sizes may differ."""
         stage, sizes = self._chains[action.model][action.stage], set(batch.sizes)
         if len(sizes) == 1:
             return stage(*batch.tensors)
@@ -447,9 +447,9 @@ class Worker:
         return tuple([action.requests[place] for place in places])
 
     def _promised(self, action: Run, place: int) -> float:
-        """Return the fidelity that the answer to a request is promised: that of its level, wherever it leaves.
+        """Return the fidelity promised for the answer to a request: that of its level, wherever it leaves.
 
-        What a request is promised may not depend on where it leaves: those that leave late are the hard ones.
+        The promise may not depend on where a request leaves: those that leave late are the hard ones.
         """
         return self._models[action.model].promises.fidelity[action.levels[place] if action.levels else 0]
 

@@ -16,7 +16,7 @@ from latebind.domain.config import EngineConfig, PolicyConfig, ResidencyConfig
 from latebind.domain.errors import ConfigError, Refused, Unavailable
 from latebind.engine.client import EngineClient
 from latebind.engine.cores import at_once
-from latebind.engine.on_demand import open_for_workers, open_model, told_of_memory
+from latebind.engine.on_demand import open_for_workers, open_model, report_memory
 from latebind.engine.slots import file_bytes
 from latebind.program.build import build_program
 from latebind.repository.directory import WEIGHTS
@@ -128,11 +128,11 @@ async def test_a_model_that_memory_does_not_hold_as_a_whole_is_told_with_what_it
     by_worker, _, left = open_for_workers([path], config, ResidencyConfig(memory))
     budget = left.budget
     with caplog.at_level("INFO"):
-        told = told_of_memory(by_worker[0], memory, budget)
-    assert told == {"one": f"it takes {whole / 1e6:.1f} MB and models may take {budget / 1e6:.1f} MB of --memory"}
+        too_large = report_memory(by_worker[0], memory, budget)
+    assert too_large == {"one": f"it takes {whole / 1e6:.1f} MB and models may take {budget / 1e6:.1f} MB of --memory"}
     assert f"models may take {budget / 1e6:.1f} of {memory / 1e6:.1f} MB" in caplog.text
     assert "one does not fit into memory as a whole" in caplog.text
-    assert told_of_memory(by_worker[0], memory, whole) == {}
+    assert report_memory(by_worker[0], memory, whole) == {}
     async with engine([path], config=config, residency=ResidencyConfig(memory)) as client:
         rows = np.zeros((1, WIDTH), np.float32)
         with pytest.raises(Refused, match=r"loaded piece by piece: it takes [\d.]+ MB .* more --memory"):
@@ -146,7 +146,7 @@ async def test_a_client_hears_that_a_model_could_not_be_loaded(wide: Path, tmp_p
     async with limited([tmp_path / "1"], 20 * MB) as client:
         os.truncate(tmp_path / "1" / WEIGHTS, 1000)
         for _ in range(2):
-            with pytest.raises(Unavailable, match="could not be brought into memory"):
+            with pytest.raises(Unavailable, match="could not be loaded into memory"):
                 await client.infer("one", {"x": rows}, deadline=soon())
         memory = (await client.metrics()).get("memory")
         assert memory is not None

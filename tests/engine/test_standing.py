@@ -109,8 +109,8 @@ async def test_calls_end_at_their_deadline_though_the_engine_stands_still_and_it
         assert not engine.sent
         assert "age" not in await engines.metrics()
         assert (await ask(engines), engines.process_id) == (2.0, process)
-    assert "the engine stands still: nobody has listened for" in caplog.text
-    assert "the engine goes on" in caplog.text
+    assert "the engine hangs: nobody has listened for" in caplog.text
+    assert "the engine makes progress again" in caplog.text
 
 
 async def test_an_engine_that_stands_still_for_too_long_is_replaced_and_what_each_decided_replays_alike(

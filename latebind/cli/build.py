@@ -50,7 +50,7 @@ class Promised:
         return Promise(self.asked().share, self.confidence, most, answers=self.answers or None)
 
     def asked(self) -> Fidelity:
-        """Return the fidelity. Raises `ConfigError` for what is none."""
+        """Return the fidelity. Raises `ConfigError` for an invalid one."""
         return Fidelity.read(self.fidelity)
 
 

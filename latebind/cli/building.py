@@ -75,7 +75,7 @@ class Building:
             return {}
         training, promise = self.training, self.promised.promise()
         with progress("learning caches") as on_progress, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module=__name__)  # the table says it
+            warnings.filterwarnings("ignore", module=__name__)  # the table shows it
             if training.fresh:
                 delete_exploration(explored_folder(path))
             learned = build_caches(
@@ -215,13 +215,13 @@ def _folder(building: Building, threads: int | None) -> dict[str, object]:
         else:
             built, near, refused = build_near(folder, fidelity=fidelity, promise=building.promised.promise(), **making)
     takes = ", ".join(each.name + " (optional)" * each.optional for each in about.raw)
-    said = [
+    facts = [
         ("task", f"{about.task}, of {takes}"),
         *(("note", line) for line in (*folder.notes, *data.notes)),
         *built.rows(),
     ]
-    show_pairs(f"{title} version {made.version}", said)
-    figures: dict[str, object] = {"program": said, "caches": None, "variants": None, "composition": None}
+    show_pairs(f"{title} version {made.version}", facts)
+    figures: dict[str, object] = {"program": facts, "caches": None, "variants": None, "composition": None}
     if embeds and data.samples is not None:
         shown = rows_of(near) if near is not None else [("precision", DECLARE if fidelity.cosine is None else FULL)]
         shown += [("warning", refused)] if refused else []

@@ -48,7 +48,7 @@ def check(
     json_file: JsonFile = None,
     given: Annotated[Given, SETTINGS],
 ) -> None:
-    """Say what would be served with the options of `latebind serve`, and what is wrong. Starts no server.
+    """Show what would be served with the options of `latebind serve`, and what is wrong. Starts no server.
 
     Every file is compared with its manifest. The tables show the versions that would answer, with their shares where
     there are several; files that are missing or faulty; packages that are not installed; and with `--memory` what slots
@@ -64,7 +64,7 @@ def check(
     * `latebind check models --split resnet=1:90,2:10 --json found.json`
     """
     with reporting():
-        settings, said = SETTINGS.read(config, given)
+        settings, engine_keys = SETTINGS.read(config, given)
         check_policies(settings)
         check_machine(settings.engine, None)
         Security.by(settings.server)
@@ -72,8 +72,8 @@ def check(
         beside = [name for split in selection.splits.values() for name in split.served.values()]
         names = dict.fromkeys([*(model or ()), *selection.names(), *beside])
         if not names:
-            selection.first()  # which says what there is to do
-        found = _found(selection, names, settings, said)
+            selection.first()  # raises an error that says what to do
+        found = _found(selection, names, settings, engine_keys)
     every = sorted({*found.serving.names, *found.wrong})
     files = {name: file for name in every if (file := selection.place / f"{name}{ENDING}").is_file()}
     queries = [_query(name, file, found) for name, file in files.items()]
@@ -101,12 +101,12 @@ class Whole:
     directory: ModelDirectory
     backend: str
     weights: int  # bytes
-    note: str  # what is worth knowing all the same
+    note: str  # what is worth knowing anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of a selection: where it lies, what is whole, and by name what is wrong with the rest."""
+    """What was found of a selection: what is served, the intact models, and by name what is wrong with the rest."""
 
     selection: Selection
     serving: Serving
@@ -114,7 +114,7 @@ class Found:
     wrong: Mapping[str, str]
 
 
-def _found(selection: Selection, names: Iterable[str], settings: ServeConfig, said: Collection[str]) -> Found:
+def _found(selection: Selection, names: Iterable[str], settings: ServeConfig, engine_keys: Collection[str]) -> Found:
     """Look for models and queries by these names, and open all models."""
     serving, whole, wrong = Serving(), dict[str, Whole](), dict[str, str]()
     for name in names:
@@ -125,11 +125,11 @@ def _found(selection: Selection, names: Iterable[str], settings: ServeConfig, sa
     texts = False
     with suppress(LatebindError, OSError):
         texts = read_texts([*serving.models.values()])
-    settings = fitted(settings, said, texts=texts)
+    settings = fitted(settings, engine_keys, texts=texts)
     for name, path in serving.models.items():
         try:
             found = _opened(path, settings)
-            if public_name(name) in selection.splits:  # as an engine names versions of which one may be another's copy
+            if public_name(name) in selection.splits:  # as in an engine: one version may be a copy of another
                 found = replace(found, spec=replace(found.spec, name=name, version=path.name))
             whole[name] = found
         except (LatebindError, OSError) as error:
@@ -138,7 +138,7 @@ def _found(selection: Selection, names: Iterable[str], settings: ServeConfig, sa
 
 
 def _opened(path: Path, settings: ServeConfig) -> Whole:
-    """Read all of a verified model that can be read without running it. Raises what is wrong with it."""
+    """Read all of a verified model that can be read without running it. Raises the error that it has."""
     directory = ModelDirectory(path, read_manifest(path).files)
     model, profile, caches = read_model(directory), read_profile(directory), read_caches(directory)
     engine = settings.engine
@@ -161,7 +161,7 @@ def _opened(path: Path, settings: ServeConfig) -> Whole:
 
 
 def _model(name: str, found: Found) -> Row:
-    """Return what there is to say of a model, or of a name that leads to nothing that can be served."""
+    """Return the row of a model, or of a name for which nothing can be served."""
     row: Row = dict.fromkeys(("model", "version", "answers", STATE, "backend", "stages", "weights MB", NOTE), "")
     model, _, number = name.partition(BESIDE)
     split, whole = found.selection.splits.get(model), found.whole.get(name)
@@ -182,7 +182,7 @@ def _model(name: str, found: Found) -> Row:
 
 
 def _query(name: str, file: Path, found: Found) -> Row:
-    """Read a query over the models that are whole."""
+    """Return the row of a query over the intact models."""
     row: Row = {"query": name, "models": "", "steps": "", STATE: FAULTY, NOTE: found.wrong.get(name, "")}
     if name in found.wrong:
         return row
@@ -201,7 +201,7 @@ def _query(name: str, file: Path, found: Found) -> Row:
 
 
 def _packages(settings: ServeConfig) -> Iterator[Row]:
-    """Yield what the options need that is not installed."""
+    """Yield rows for packages that the options need and that are not installed."""
     if settings.server.grpc_port is not None:
         yield from _failing("gRPC", lambda: importlib.import_module("latebind.server.rpc.messages"))
     if settings.observability.otlp:
@@ -229,7 +229,7 @@ def _memory(found: Found, queries: Sequence[Row], settings: ServeConfig) -> Iter
     }
     for one in found.whole.values():
         if one.weights > budget:
-            # Whatever way the weights lie, one piece at least has the mean of all.
+            # However the weights are distributed, at least one piece has the mean of all.
             never = one.weights > budget * one.spec.stages
             how = (
                 "a stage of it does not fit: give more --memory, or build it with more stages (--min-stage-ms 0)"

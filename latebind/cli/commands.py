@@ -80,9 +80,9 @@ class DeferredCommands(TyperGroup):
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            if (said := what_to_install(error)) is None:
+            if (message := what_to_install(error)) is None:
                 raise
-            typer.echo(f"error: {said}", err=True)
+            typer.echo(f"error: {message}", err=True)
             raise typer.Exit(2) from error
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -28,7 +28,7 @@ Row = dict[str, object]  # cells by the titles of their columns
 Rows = list[Row]
 SomeRows = Sequence[Mapping[str, object]]
 ESTIMATE_SECONDS = 600.0
-SAY_AFTER, SAY_SECONDS = 2.0, 10.0  # seconds until the first line, and from one to the next
+REPORT_AFTER, REPORT_SECONDS = 2.0, 10.0  # seconds until the first line, and from one to the next
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -39,14 +39,14 @@ def reporting() -> Iterator[None]:
     try:
         yield
     except LatebindError as error:
-        said = str(error)
+        message = str(error)
     except OSError as error:
-        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
         if error.errno in FULL:
-            said += ": free some space there, or name another folder, and run it again"
+            message += ": free some space there, or name another folder, and run it again"
     else:
         return
-    errors.print(f"[bold red]error:[/] {escape(said)}", highlight=False, soft_wrap=True)
+    errors.print(f"[bold red]error:[/] {escape(message)}", highlight=False, soft_wrap=True)
     raise typer.Exit(2)
 
 
@@ -143,21 +143,21 @@ def _plain(value: object) -> object:
 def progress(title: str) -> Iterator[Callable[[str, float], None]]:
     """Show a progress bar; yields a function that takes the current step and the share (0 to 1) that is done.
 
-    Without a terminal, as in a notebook, a CI job or under `nohup`, work that takes longer than `SAY_AFTER` prints a
-    line, and then one every `SAY_SECONDS`.
+    Without a terminal, as in a notebook, a CI job or under `nohup`, work that takes longer than `REPORT_AFTER` prints a
+    line, and then one every `REPORT_SECONDS`.
     """
     if not errors.is_terminal:
         begun = time.monotonic()
-        due = begun + SAY_AFTER
+        due = begun + REPORT_AFTER
 
-        def say(doing: str, share: float) -> None:
+        def report(doing: str, share: float) -> None:
             nonlocal due
             if (now := time.monotonic()) >= due:
-                due = now + SAY_SECONDS
+                due = now + REPORT_SECONDS
                 after = timedelta(seconds=round(now - begun))
                 print(f"{title}: {doing}, {share:.0%} after {after}", file=sys.stderr, flush=True)
 
-        yield say
+        yield report
         return
     from rich import progress as shown  # noqa: PLC0415
 

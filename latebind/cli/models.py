@@ -106,7 +106,7 @@ def _model(directory: ModelDirectory) -> Row:
 
 
 def _promised(directory: ModelDirectory, caches: StoredCaches | None) -> str:
-    """Return what is promised of the answers of a model, "" if they are its network's own in full precision."""
+    """Return the promise for a model's answers, "" if they are its network's own in full precision."""
     if caches and (caches.lookups or caches.shows_network):
         return f"at least {caches.lower:.3f}"
     near = read_nearness(directory)

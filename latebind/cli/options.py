@@ -36,7 +36,7 @@ def read_dims(options: Sequence[str]) -> dict[str, Dim]:
     found: dict[str, Dim] = {}
     for option in options:
         name, _, text = option.partition("=")
-        if not name.isidentifier() or "x" in name:  # which stands between sizes
+        if not name.isidentifier() or "x" in name:  # an x separates sizes
             raise ConfigError(f"--dim {option!r:.140}: write it as L=1..512, with a name of letters and no x")
         if name in found:
             raise ConfigError(f"--dim {option!r:.140}: {name} is declared twice")
@@ -63,4 +63,4 @@ Repository = Annotated[
 JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures to FILE as JSON.")]
 Page = Annotated[Path | None, typer.Option(help="Write a page with plots to FILE.", callback=_drawable)]
 Processes = Annotated[int, typer.Option(help="How many runs go on at the same time. Default: one for each core.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.")]
+Seed = Annotated[int, typer.Option(help="Seed of all random choices.")]

@@ -55,7 +55,7 @@ def plan(
     page: Page = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Say how many machines a workload needs, how much memory each, and how to run them.
+    """Compute how many machines a workload needs, how much memory each, and how to run them.
 
     Clusters are simulated with the code of the server, large ones in samples. For each kind of machine in the
     file, each share of its memory and each way to run the machines, the command searches for the smallest number of
@@ -88,18 +88,18 @@ def plan(
         with progress("planning") as on_progress, playing(question, on_progress, processes, sampling) as runs:
             found = make_plan(question, runs, curve=page is not None)
         plans, changes = plan_rows(found), sensitivity_rows(found)
-        said, assumed = answer(question, found), assumptions(question, sampling)
+        summary, assumed = answer(question, found), assumptions(question, sampling)
         show("the fewest machines that are enough; * is the plan", plans)
         if changes:
-            show("what becomes of the plan if things change", changes)
-        console.print("\n* ".join([f"[bold]{said}[/]\nAssumed:", *assumed]), highlight=False)
+            show("the plan under other conditions", changes)
+        console.print("\n* ".join([f"[bold]{summary}[/]\nAssumed:", *assumed]), highlight=False)
         if page is not None:
             from latebind.bench.report import write_plots
 
-            text = "<br>".join(map(escape, [said, "Assumed:", *assumed]))
+            text = "<br>".join(map(escape, [summary, "Assumed:", *assumed]))
             write_plots(page, "How many machines", text, (plans, changes), plots(question, found))
             console.print(f"page written to {page}")
-        save(json_file, {"answer": said, "assumed": assumed, "plan": found})
+        save(json_file, {"answer": summary, "assumed": assumed, "plan": found})
     if found.best is None:
         raise typer.Exit(1)
 

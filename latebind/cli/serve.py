@@ -1,6 +1,6 @@
 """`latebind serve`: the frontend runs in this process, the engine in its own.
 
-What the options need is imported here. The frontend is imported once they are in order and the fork server has begun,
+What the options need is imported here. The frontend is imported once they are checked and the fork server has started,
 which imports the engine meanwhile, on another core.
 """
 
@@ -125,15 +125,15 @@ def check_policies(settings: ServeConfig) -> None:
     make_eviction(settings.residency)
 
 
-def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, event_log: Path | None) -> None:
+def _serve(settings: ServeConfig, engine_keys: tuple[str, ...], selection: Selection, event_log: Path | None) -> None:
     """Check what is left to check, then serve; exit with 1 after a second signal.
 
-    Keys of the engine that are not in `said` are chosen for the cores of this machine.
+    Keys of the engine that are not in `engine_keys` are chosen for the cores of this machine.
     """
     security = Security.by(settings.server)
     first, wrong = _readable(selection) if settings.generations.keep_going else (selection.first(), {})
     texts = read_texts([path for name, path in first.models.items() if name not in wrong])
-    settings = fitted(settings, said, texts=texts)
+    settings = fitted(settings, engine_keys, texts=texts)
     limits = Limits.by(settings.server)
     raise_file_limit(limits.connections * (1 if settings.server.grpc_port is None else 2))
     with fork_server() as forks:
@@ -143,8 +143,8 @@ def _serve(settings: ServeConfig, said: tuple[str, ...], selection: Selection, e
 
             from latebind.served import serving  # noqa: PLC0415
         settle()
-        told = str(event_log) if event_log else None
-        begin = partial(serving, selection, first, settings, forks, wrong=wrong, event_log=told)
+        log = str(event_log) if event_log else None
+        begin = partial(serving, selection, first, settings, forks, wrong=wrong, event_log=log)
         if not uvloop.run(_run(begin, settings, security, selection, limits)):
             raise typer.Exit(1)
 
@@ -241,7 +241,7 @@ def say_where(settings: ServeConfig, port: int, grpc_port: int | None, *, dashbo
     url = f"{'https' if settings.server.tls_cert else 'http'}://{host}:{port}{settings.server.prefix}"
     if settings.server.unix:
         url = f"unix:{settings.server.unix}"
-    if dashboard and not settings.server.unix:  # which browsers cannot open
+    if dashboard and not settings.server.unix:  # browsers cannot open a Unix socket
         logger.info("dashboard: %s/dashboard/", url)
     if grpc_port is not None:
         print(f"{GRPC_READY}{host}:{grpc_port}", flush=True)

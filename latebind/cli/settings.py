@@ -1,4 +1,4 @@
-"""Every key of the configuration, what it means, and the option of `latebind serve` that sets it, where there is one.
+"""Every key of the configuration, its meaning, and the option of `latebind serve` that sets it, if there is one.
 
 Rarely used keys can be set only in the file. Options override the file.
 """
@@ -115,7 +115,7 @@ Keys only in the file
     Default: 6000.
   adaptation.window (seconds): The age up to which samples are kept. Default: 3600.
   adaptation.yields: Whether caches are retrained only while other processes leave cores idle. Default: yes.
-  generations.crashes: A model is not served any more after it ran in so many engines when they crashed. Default: 3.
+  generations.crashes: A model is taken out of service after this many engine crashes while it ran. Default: 3.
   generations.within (seconds): The time within which these crashes count. Default: 60.
   generations.back_off (seconds): The delay before an engine that did not start is retried, doubled each further time.
     Default: 1.
@@ -167,8 +167,8 @@ class Settings:
         """Yield every setting, including those that only the file has."""
         for panel in re.split(r"\n(?=\S)", self._text.rstrip())[1:]:
             title, _, rest = panel.partition("\n")
-            for option, part, key, unit, said in ENTRY.findall(rest):
-                yield Setting(title, option.replace("-", "_"), part, key, unit, " ".join(said.split()))
+            for option, part, key, unit, text in ENTRY.findall(rest):
+                yield Setting(title, option.replace("-", "_"), part, key, unit, " ".join(text.split()))
 
     def _options(self) -> Iterator[Setting]:
         return (setting for setting in self if setting.option)
@@ -176,12 +176,12 @@ class Settings:
     def parameters(self) -> Iterator[Parameter]:
         """Yield a parameter for each option, for Typer to read."""
         whole = ServeConfig()
-        for panel, name, part, key, _, said in self._options():
+        for panel, name, part, key, _, text in self._options():
             kind: Any = get_type_hints(type(getattr(whole, part)))[key]
             if READ.get(name) in {size, numbers}:
                 kind = str
             kind = list[str] | None if kind == tuple[str, ...] else kind | None
-            option = typer.Option(help=said.replace("[", "\\["), rich_help_panel=panel)
+            option = typer.Option(help=text.replace("[", "\\["), rich_help_panel=panel)
             yield Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
     def read(self, file: Path | None, given: Given) -> tuple[ServeConfig, Given]:
@@ -189,14 +189,14 @@ class Settings:
 
         Also returns the engine's keys that were given, for `engine.cores.fitted`. Raises `ConfigError`.
         """
-        settings, said = (ServeConfig(), {}) if file is None else _read(file)
+        settings, tables = (ServeConfig(), {}) if file is None else _read(file)
         parts: dict[str, Given] = {"engine": {}}
         for _, name, part, key, *_ in self._options():
             if (value := given[name]) is not None:
                 if name in READ:
                     value = READ[name](f"--{name.replace('_', '-')}", value)
                 parts.setdefault(part, {})[key] = tuple(value) if isinstance(value, list) else value
-        engine = {**said.get("engine", {}), **parts["engine"]}
+        engine = {**tables.get("engine", {}), **parts["engine"]}
         if engine.keys() >= {"workers", "granularities"}:
             raise ConfigError(
                 "engine.workers and engine.granularities both set the number of workers: give one of them"
@@ -244,7 +244,7 @@ def check_machine(engine: EngineConfig, event_log: Path | None) -> None:
 
 
 def _may_run_on(core: int) -> bool:
-    """Return whether this thread may run on a core, even one that it was not started on; it is not moved."""
+    """Return whether this thread may run on a core, even one that it was not started on; it stays where it is."""
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {core})

@@ -50,10 +50,10 @@ def load_function(reference: str) -> Callable[..., Any]:
         found = getattr(there, name, None)
     except (ImportError, AttributeError) as error:
         lost = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        hint = "; is its folder the working directory?" if lost else ""  # else the fault is inside of it
+        hint = "; is its folder the working directory?" if lost else ""  # else the error is inside it
         raise ConfigError(f"{reference!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # the user's module, which may raise anything as it is imported
-        raise ConfigError(f"{reference!r} cannot be imported: {_said(error)}") from error
+        raise ConfigError(f"{reference!r} cannot be imported: {_message(error)}") from error
     if found is None:
         public = [each for each, value in vars(there).items() if callable(value) and not each.startswith("_")]
         raise ConfigError(f"{reference!r} cannot be imported: {module} has no {name!r}{instead(name, public)}")
@@ -64,7 +64,7 @@ def load_function(reference: str) -> Callable[..., Any]:
 
 
 def _called(reference: str, named: Mapping[str, str]) -> object:
-    """Return what the function returns. Whatever it raises becomes a `ConfigError` of one line with the place."""
+    """Return what the function returns. An exception becomes a `ConfigError` of one line with its place."""
     function = load_function(reference)
     try:
         return function(**named)
@@ -72,10 +72,10 @@ def _called(reference: str, named: Mapping[str, str]) -> object:
         raise
     except Exception as error:  # the user's code, which may raise anything
         given = f" with --data-option {named}" if named else ""
-        raise ConfigError(f"{reference!r}{given} raised {_said(error)}") from error
+        raise ConfigError(f"{reference!r}{given} raised {_message(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Return an exception's message, and where it was raised, unless that is the call in this file."""
     frames = traceback.extract_tb(error.__traceback__)
     place = "" if frames[-1].filename == __file__ else f" ({frames[-1].filename}, line {frames[-1].lineno})"
@@ -100,8 +100,8 @@ def _fill(module: nn.Module, weights: Path) -> None:
     try:
         missing, unexpected = load_model(module, weights, strict=False)  # tied weights are in the file once
     except OSError as error:
-        said = error.strerror or str(error).partition(f": {weights}")[0]  # safetensors names the file too
-        raise ConfigError(f"{weights} cannot be read: {said}") from error
+        reason = error.strerror or str(error).partition(f": {weights}")[0]  # safetensors names the file too
+        raise ConfigError(f"{weights} cannot be read: {reason}") from error
     except SafetensorError as error:
         raise ConfigError(
             f"{weights} is not a .safetensors file: write one with safetensors.torch.save_model(module, FILE); "
@@ -154,13 +154,13 @@ def example_inputs(
 
 
 def check_batch(specs: Iterable[TensorSpec], most: int, memory: int | None = None) -> None:
-    """Raise `ConfigError` if so many rows, each the largest that these inputs allow, do not fit in memory."""
+    """Raise `ConfigError` if `most` rows, each the largest that these inputs allow, do not fit in memory."""
     row, has = sum(spec.row_bytes for spec in specs), _memory() if memory is None else memory
     if row * most > has:
-        said = (
+        problem = (
             f"a batch of {most} rows of the largest size has {row * most / 1e9:.1f} GB, and memory {has / 1e9:.1f} GB"
         )
-        raise ConfigError(f"{said}: declare smaller rows (--input, --dim) or a smaller --max-batch")
+        raise ConfigError(f"{problem}: declare smaller rows (--input, --dim) or a smaller --max-batch")
 
 
 def _memory() -> int:
@@ -168,7 +168,7 @@ def _memory() -> int:
 
 
 def _undeclared(size: str, dims: Mapping[str, Dim]) -> str:
-    """Say what to write for a size that is neither a number nor a dimension."""
+    """Return what to write for a size that is neither a number nor a dimension."""
     if not size.isidentifier():
         return f"{size!r} is not a size: write a number, or a name whose range --dim gives, such as L"
     other = instead(size, dims) if dims else ""

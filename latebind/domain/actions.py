@@ -21,7 +21,7 @@ class Outcome(IntEnum):
 class Run(Record, frozen=True):
     """Run `stage` of `model` on `worker` for these requests; their inputs lie in `slots`, in the same order.
 
-    At stage 0 the worker gathers the inputs from the slots; later it goes on with the activations of `requests`.
+    At stage 0 the worker gathers the inputs from the slots; later it continues with the activations of `requests`.
     `levels` are those of the model's operating curve that they run at, in the same order; empty if it has none.
     """
 
@@ -38,7 +38,7 @@ class Reply(EqualButLast, frozen=True):
 
     `stage` is the last stage that it ran, -1 if none; for a query, the last node that it reached. `waited` and `ran`
     are its seconds in the queue and on a worker; with REFUSED_LOADING, `waited` are the seconds until its model is
-    expected. `slack` is the slack in seconds predicted when it arrived, below 0 where it was refused for that; it is
+    expected. `slack` is the slack in seconds predicted when it arrived, below 0 if it was refused for that; it is
     ignored when replies are compared.
     """
 

@@ -1,6 +1,6 @@
 """The one frozen tree of settings: read once, validated once, passed down in parts.
 
-What each key means, and in which unit, stands in `cli.settings`, from where the help and the reference have it.
+`cli.settings` has the meaning and the unit of each key; the help and the reference are made from it.
 """
 
 import re
@@ -28,20 +28,20 @@ DEVICE = re.compile(r"cpu|cuda(:\d{1,3})?")
 
 
 def _require(
-    part: str, of: msgspec.Struct, *names: str, least: float = 0.0, above: float = -inf, most: float = inf, say: str
+    part: str, of: msgspec.Struct, *names: str, least: float = 0.0, above: float = -inf, most: float = inf, advice: str
 ) -> None:
-    """Raise `ConfigError` where one of these settings is below `least`, not `above`, or beyond `most`; `say` how to."""
+    """Raise `ConfigError`, with `advice`, if a setting of these is below `least`, not `above`, or beyond `most`."""
     for name in names:
         value = getattr(of, name)
         if not (least <= value <= most and value > above):  # NaN is neither
-            raise ConfigError(f"{part}.{name} is {value}: {say}")
+            raise ConfigError(f"{part}.{name} is {value}: {advice}")
 
 
 def find(key: str, name: str, known: Mapping[str, str]) -> Any:
     """Return what `name` stands for: one of the `known` names, or `package.module:Name`, which is imported.
 
-    Each process that decides imports it for itself, so a path and not an object is what configurations hold. `key` is
-    the setting that has the name, for messages. Raises `ConfigError` where there is nothing of this name.
+    Each process that decides imports it itself, so configurations hold a path and not an object. `key` is the setting
+    that has the name, for messages. Raises `ConfigError` if there is nothing of this name.
     """
     path = known.get(name, name)
     module, _, attribute = path.partition(":")
@@ -69,8 +69,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shed: bool = True
 
     def __post_init__(self) -> None:
-        _require("policy", self, "max_batch", say="give 1 or more, or 0 for the model's own")
-        _require("policy", self, "window", say="give 0 or more seconds")
+        _require("policy", self, "max_batch", advice="give 1 or more, or 0 for the model's own")
+        _require("policy", self, "window", advice="give 0 or more seconds")
 
 
 class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -91,9 +91,9 @@ class ResidencyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle: float = 0.0
 
     def __post_init__(self) -> None:
-        _require("residency", self, "budget", say="give 0 for no limit, or more bytes")
-        _require("residency", self, "idle", say="give 0 for never, or more seconds")
-        _require("residency", self, "patience", "window", "back_off", above=0.0, say="give more than 0 seconds")
+        _require("residency", self, "budget", advice="give 0 for no limit, or more bytes")
+        _require("residency", self, "idle", advice="give 0 for never, or more seconds")
+        _require("residency", self, "patience", "window", "back_off", above=0.0, advice="give more than 0 seconds")
         if self.tier not in TIERS:
             raise ConfigError(f"residency.tier is {self.tier!r}: choose from {', '.join(TIERS)}")
 
@@ -158,7 +158,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not DEVICE.fullmatch(self.device):
             raise ConfigError(f"engine.device is {self.device!r}: give cpu, cuda, or cuda:0 for the first of several")
         given = ("workers", "threads", *(() if self.slots is None else ("slots",)))
-        _require("engine", self, *given, least=1, say="give 1 or more")
+        _require("engine", self, *given, least=1, advice="give 1 or more")
         for name in ("floor", "below"):
             if not 0.0 < getattr(self, name) <= 1.0:
                 raise ConfigError(f"engine.{name} is {getattr(self, name)}: give a share above 0 and up to 1")
@@ -189,8 +189,8 @@ class AdaptationConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         share = "give a share above 0 and at most 1"
-        _require("adaptation", self, "sample", above=0.0, most=1.0, say=share)
-        _require("adaptation", self, "window", "interval", "rows", above=0.0, say="give more than 0")
+        _require("adaptation", self, "sample", above=0.0, most=1.0, advice=share)
+        _require("adaptation", self, "window", "interval", "rows", above=0.0, advice="give more than 0")
 
 
 class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -208,10 +208,10 @@ class GenerationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     keep_going: bool = False
 
     def __post_init__(self) -> None:
-        _require("generations", self, "crashes", least=1, say="give 1 or more")
-        _require("generations", self, "watch", say="give 0 for never, or more seconds")
+        _require("generations", self, "crashes", least=1, advice="give 1 or more")
+        _require("generations", self, "watch", advice="give 0 for never, or more seconds")
         seconds = ("within", "back_off", "patience", "drain")
-        _require("generations", self, *seconds, above=0.0, say="give more than 0 seconds")
+        _require("generations", self, *seconds, above=0.0, advice="give more than 0 seconds")
 
 
 class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,11 +222,11 @@ class RepositoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     split: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _require("repository", self, "most", least=1, say="give 1 byte or more")
+        _require("repository", self, "most", least=1, advice="give 1 byte or more")
         self.splits()
 
     def splits(self) -> tuple[Split, ...]:
-        """Return the splits. Raises `ConfigError` for what is none, and for two of one model."""
+        """Return the splits. Raises `ConfigError` for an invalid one, and for two of one model."""
         found = [Split.read(text) for text in self.split]
         for split in found:
             if sum(each.model == split.model for each in found) > 1:
@@ -265,11 +265,11 @@ class FrontendConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         ports = ("port",) if self.grpc_port is None else ("port", "grpc_port")
-        _require("server", self, *ports, most=65535, say="give 1 to 65535, or 0 for any free port")
-        _require("server", self, "deadline", above=0.0, say="give more than 0 seconds")
+        _require("server", self, *ports, most=65535, advice="give 1 to 65535, or 0 for any free port")
+        _require("server", self, "deadline", above=0.0, advice="give more than 0 seconds")
         share = "give 1kB to 1GiB"  # more would be all that requests under way may hold together
-        _require("server", self, "max_body", "max_json", least=1000, most=1 << 30, say=share)
-        _require("server", self, "max_connections", least=1, say="give 1 or more")
+        _require("server", self, "max_body", "max_json", least=1000, most=1 << 30, advice=share)
+        _require("server", self, "max_connections", least=1, advice="give 1 or more")
         if not PREFIX.fullmatch(self.prefix):
             raise ConfigError(f"server.prefix is {self.prefix!r}: give the prefix of a path, such as /models")
         for prefix in self.shared_memory:
@@ -310,7 +310,7 @@ class ObservabilityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     log_format: str = "text"  # or "json"
 
     def __post_init__(self) -> None:
-        _require("observability", self, "trace_rate", most=1.0, say="give a share from 0 to 1")
+        _require("observability", self, "trace_rate", most=1.0, advice="give a share from 0 to 1")
         if self.otlp and not self.otlp.startswith(("http://", "https://")):
             raise ConfigError(f"observability.otlp is {self.otlp!r}: give a URL such as http://127.0.0.1:4318")
         if self.log_format not in {"text", "json"}:
@@ -330,8 +330,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     calls: int = 256
 
     def __post_init__(self) -> None:
-        _require("cluster", self, "replicas", "calls", least=1, say="give 1 or more")
-        _require("cluster", self, "cpus", "up_after", "down_after", say="give 0 or more")
+        _require("cluster", self, "replicas", "calls", least=1, advice="give 1 or more")
+        _require("cluster", self, "cpus", "up_after", "down_after", advice="give 0 or more")
         if self.max_replicas and self.max_replicas < self.replicas:
             raise ConfigError(f"cluster.max_replicas is {self.max_replicas}: give {self.replicas} or more, or 0")
 

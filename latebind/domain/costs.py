@@ -1,6 +1,6 @@
 """Measured costs in seconds and bytes, and estimates from them, for all code that decides or simulates.
 
-What a batch costs whose rows have another length enters here and in `batching.costs`, nowhere else.
+How the costs of a batch depend on the lengths of its rows is here and in `batching.costs`, nowhere else.
 """
 
 from bisect import bisect_left
@@ -21,7 +21,7 @@ class Curve:
 
     @property
     def makes_sense(self) -> bool:
-        """Whether something can have been measured so: ascending batches, each with seconds."""
+        """Whether this may have been measured: ascending batches, each with seconds."""
         return (
             0 < len(self.batches) == len(self.seconds)
             and self.batches[0] >= 1
@@ -48,7 +48,7 @@ class Grid:
 
     The length of a batch is that of its longest row, the product of its named dimensions, or their mean where rows are
     packed (`batch_length`). A single length holds for all; below the first one, and beyond the last, the nearest slope
-    goes on.
+    continues.
     """
 
     lengths: tuple[int, ...]
@@ -56,7 +56,7 @@ class Grid:
 
     @property
     def makes_sense(self) -> bool:
-        """Whether something can have been measured so."""
+        """Whether this may have been measured."""
         return (
             0 < len(self.lengths) == len(self.curves)
             and self.lengths[0] >= 1
@@ -78,17 +78,17 @@ class Grid:
 
 
 def batch_length(lengths: Sequence[int], packs: bool) -> int:
-    """Return the length by which a batch of rows takes its time: the longest, which the others are padded to.
+    """Return the length that the time of a batch depends on: the longest, which the others are padded to.
 
-    Where the model `packs`, it is the mean, rounded up: words count, not rows of equal length.
+    If the model `packs`, it is the mean, rounded up, because the sum of the lengths counts.
     """
     return -(-sum(lengths) // len(lengths)) if packs else max(lengths)
 
 
 def length_class(length: int) -> int:
-    """Return the longest length of the class that costs are kept for: up to 16 each by itself, then 8 for each octave.
+    """Return the longest length of the class that costs are kept for: one for each up to 16, then 8 for each octave.
 
-    So what is kept is at most an eighth too long, and there are 56 classes up to 512.
+    So costs are for lengths at most an eighth too long, and there are 56 classes up to 512.
     """
     if length <= 16:
         return length
@@ -108,22 +108,22 @@ def in_turn(curves: Sequence[Curve]) -> Curve:
 
 
 def are_seconds(value: float) -> bool:
-    """Return whether something can have taken so long; NaN is no time."""
+    """Return whether this may be a measured time; NaN is not."""
     return 0.0 <= value <= MOST_SECONDS
 
 
 EMPTY_STAGE = Grid((1,), (Curve((1,), (0.0,)),))
 TYPICAL_STEPS = 20  # steps of a typical input
-MOST_SECONDS = 86_400.0  # that a stage, a lookup or a load may have been measured to take
+MOST_SECONDS = 86_400.0  # that a stage, a lookup or a load may take in a measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """A point of a model's operating curve: how surely its learned caches answer, and how many requests leave then.
 
-    Who runs at it is promised `fidelity`: the share of answers that equal the whole network's. `hit_rates[i]` is the
+    Requests at it are promised `fidelity`: the share of answers that equal the whole network's. `hit_rates[i]` is the
     share of all requests that leave at the lookup behind stage i; a stage without one has no lookup at this level.
-    Of those that start at it a share `dropped` may be dropped later, and the answers keep the promise even so.
+    A share `dropped` of those that start at it may be dropped later; the answers keep the promise even then.
     """
 
     fidelity: float
@@ -141,8 +141,8 @@ class ModelCosts:
     of answers in training data, ascending; any number of them.
 
     `levels` are those that the scheduler chooses among for each request, the highest first; `hit_rates` are then those
-    of level `target`, at which requests run that have time. Without levels all run at the one that was calibrated.
-    Behind the least sure one there may be a level for more requests than can be answered (`overload`).
+    of level `target`, at which requests with enough time run. Without levels all run at the one that was calibrated.
+    After the least sure one there may be a level for more requests than can be answered (`overload`).
     """
 
     stages: tuple[Grid, ...]
@@ -157,7 +157,7 @@ class ModelCosts:
 
     @property
     def overload(self) -> Level | None:
-        """The level of which some may be dropped after their start, the last one; None where there is none."""
+        """The last level, if requests that start at it may be dropped later; else None."""
         return self.levels[-1] if self.levels and self.levels[-1].dropped else None
 
     @property
@@ -216,7 +216,7 @@ NOTHING = Footprint()  # for a model whose memory is not counted
 
 
 class Outlook(Struct, frozen=True, gc=False):
-    """After a `wait` for other requests and for loading, it ends after `ends[i]` with probability `chances[i]`.
+    """After a `wait` for other requests and for loading, a request ends in `ends[i]` with probability `chances[i]`.
 
     `ends` ascend. The last one is that of the whole network; the earlier ones are at learned caches. Where it is
     `strict`, nothing starts that would be late at the end of the network.
@@ -229,7 +229,7 @@ class Outlook(Struct, frozen=True, gc=False):
 
     @property
     def least(self) -> float:
-        """Seconds that there must be behind the wait."""
+        """Seconds that are needed after the wait."""
         return self.ends[-1] if self.strict else self.ends[0]
 
     @property

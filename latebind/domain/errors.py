@@ -12,7 +12,7 @@ class LatebindError(Exception):
 
 
 class UserError(LatebindError):
-    """Something that the caller can mend."""
+    """Something that the caller can fix."""
 
     http_status, grpc_status = 400, "INVALID_ARGUMENT"
 
@@ -46,7 +46,7 @@ class Exists(UserError):
 
 
 class TooLarge(UserError):
-    """Something is past its limit of size."""
+    """Something exceeds its limit of size."""
 
     http_status, grpc_status = 413, "RESOURCE_EXHAUSTED"
 
@@ -78,7 +78,7 @@ class QueryError(ConfigError):
 
 
 class WrongQuery(QueryError):
-    """The query of this name, among several that are read together."""
+    """An error in the query of this name, one of several that are read together."""
 
     def __init__(self, message: str, query: str) -> None:
         super().__init__(message)
@@ -96,7 +96,7 @@ class Refused(LatebindError):
 
 
 class Expired(LatebindError):
-    """A request whose deadline passed while it waited or ran, or could not be kept any more."""
+    """A request whose deadline passed while it waited or ran, or could no longer be met."""
 
     http_status, grpc_status = 504, "DEADLINE_EXCEEDED"
 
@@ -124,7 +124,7 @@ class Loading(Unavailable):
 
 
 class NotFinite(LatebindError):
-    """An answer with NaN or infinity, which the form that was asked for does not have."""
+    """An answer with NaN or infinity, which the requested form does not have."""
 
 
 class IllegalEvent(LatebindError):

@@ -1,7 +1,7 @@
 """The log of events and actions, one JSON line for each event. A log can be replayed, so it can be a bug report.
 
-Line 1 is the configuration of the scheduler, every other line `[now, event, actions]`. What is infinite, such as the
-deadline of a request that has none, is the number 1e999.
+Line 1 is the configuration of the scheduler, every other line `[now, event, actions]`. Infinity, such as the deadline
+of a request that has none, is the number 1e999.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,9 +46,9 @@ class EventLog:
 
 
 def read_log(file: IO[bytes]) -> tuple[SchedulerConfig, Iterator[Entry]]:
-    """Return the configuration and the entries of a log; a line that is no entry raises `ConfigError`.
+    """Return the configuration and the entries of a log; a line that is not an entry raises `ConfigError`.
 
-    A last line without its end is left out.
+    An incomplete last line is left out.
     """
     header = file.readline()
     try:
@@ -71,7 +71,7 @@ def _entries(file: IO[bytes]) -> Iterator[Entry]:
 
 
 def _finite(value: Any) -> Any:
-    """Return a copy with what is infinite as JSON that says so."""
+    """Return a copy with infinite numbers as JSON numbers."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -25,11 +25,11 @@ class Arrived(Record, frozen=True):
     its own, one for each node of the query. `deadline` is in seconds of the scheduler's clock. `inputs` are the lengths
     of the requests, 1 where left out: the steps of a sequence, or the product of the sizes of named dimensions. Calls
     whose named dimensions have the same sizes have the same number for `sizes`; it is 0 where there are none. Among
-    requests that wait for a model, priority 1 goes first, up to 255, and 0 last. Where `trace` is not 0, the requests
+    requests that wait for a model, priority 1 goes first, up to 255, and 0 last. If `trace` is not 0, the requests
     are traced (`domain.tracing`) under this number. `more` says that another call of this model arrived together with
     it and is the next event, so that nothing should start before that. `streams` says that the caller gets each
-    token when it is written (`engine.token_streams`). They run at no surer a `level` of their model's operating curve
-    than this; the load may choose a lower one.
+    token when it is written (`engine.pieces`). The requests run at `level` of their model's operating curve, or at a
+    less sure one if the load requires it.
     """
 
     model: str
@@ -55,7 +55,7 @@ class StageDone(EqualButLast, frozen=True):
     """A worker has run a stage of its sub-batch.
 
     `exited` are the members that have their answer: from a learned cache, or because this was their last step. Its last
-    `looked` seconds went to lookups in learned caches; that is for traces, and ignored in comparisons.
+    `looked` seconds were spent on lookups in learned caches; that is for traces, and ignored in comparisons.
     """
 
     worker: int
@@ -75,7 +75,7 @@ class Exited(Record, frozen=True):
 
 
 class StageFailed(Record, frozen=True):
-    """A stage raised; none of its sub-batch has an answer. Where it has several members, these run it again apart."""
+    """A stage raised; none of its sub-batch has an answer. If it has several members, they run it again separately."""
 
     worker: int
 
@@ -137,7 +137,7 @@ class MapFailed(Record, frozen=True):
 
 
 class Limited(Record, frozen=True):
-    """From now on requests of `model` may start only at the first so many `levels` of its operating curve.
+    """From now on requests of `model` may start only at the first `levels` levels of its operating curve.
 
     The first is the whole network. Those that have started keep theirs.
     """

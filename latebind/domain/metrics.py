@@ -1,6 +1,6 @@
 """Counts and histograms made only from events and actions, so that live and simulated figures mean the same. Pure.
 
-The fields of the classes are the names of the figures, which `server.gateway` describes for those who read them.
+The fields of the classes are the names of the figures; `server.gateway` describes them for readers.
 """
 
 from bisect import bisect_left
@@ -47,8 +47,8 @@ class ModelMetrics:
     `batches`, `runs` and `run_seconds` are by batch size. Requests that have started are `promised` a fidelity each,
     where it follows the load, or the network is in less than full precision. `tokens` and `first_token_seconds` are of
     models with a decoder, each of whose runs writes one token of every request in it. The last three fields are of
-    models whose rows differ in length: those of answered requests, those of the rows of all runs, and what these were
-    filled up to.
+    models whose rows differ in length: those of answered requests, those of the rows of all runs, and those that these
+    were padded to.
     """
 
     left_at: list[int]  # for each stage
@@ -240,7 +240,7 @@ class Metrics:
 
     def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
         ran = self._running.pop(event.worker, None)
-        if ran is None:  # it started before this object counted
+        if ran is None:  # it started before these metrics did
             return
         model, run, started = ran
         model.took(str(len(run.requests)), now - started)

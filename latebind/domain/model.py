@@ -14,7 +14,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 # Of tensors within stages; clients and cuts use those above.
 INNER_DTYPES = frozenset({*ITEM_BYTES, "complex64", "complex128"})
-# What queries compute with: numpy has the others.
+# What queries compute with: numpy has no bfloat16.
 COMPUTED_DTYPES = tuple(name for name in ITEM_BYTES if name != "bfloat16")
 LENGTH = "length"  # the named dimension of what a sequence model reads
 TEXT_OUTPUT = "text"  # the output that is the text of the tokens that a model has written
@@ -30,10 +30,10 @@ class TensorSpec:
     """One input or output of a model. `shape` leaves the batch dimension out; `dtype` is numpy's and torch's name.
 
     Where rows differ in size, `shape` is that of the largest, and `sizes` says what each of its dimensions is in terms
-    of the model's named ones; inputs name these or are fixed. `padding` fills up a row beside a longer one; None where
-    all rows have `shape`. Where an input has a `limit`, its values are from `least` to below it: the vocabulary of a
-    model. Where it has a `largest`, its values are numbers from minus that to that, neither infinite nor NaN. Where it
-    has `labels`, its values are numbers of these, and clients get the labels themselves.
+    of the model's named ones; inputs name these or are fixed. `padding` is what a row beside a longer one is padded
+    with; None if all rows have `shape`. If an input has a `limit`, its values are from `least` to below it: the
+    vocabulary of a model. If it has a `largest`, its values are numbers from minus that to that, neither infinite nor
+    NaN. If it has `labels`, its values are indices of these, and clients get the labels themselves.
     """
 
     name: str
@@ -52,12 +52,12 @@ class TensorSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that one row (one request) of this tensor takes, the largest where they differ."""
+        """Bytes that one row (one request) of this tensor takes, or the largest if they differ."""
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
     @property
     def filler(self) -> int:
-        """A whole number that this input may have: 0, or the least above it."""
+        """A whole number that this input allows: 0, or its `least` if that is greater."""
         return max(self.least, 0)
 
     @property
@@ -66,7 +66,7 @@ class TensorSpec:
         return self.limit is not None or self.largest is not None
 
     def allows(self, lowest: int | float, highest: int | float) -> bool:
-        """Return whether all values from `lowest` to `highest` are allowed; no NaN is, where any is not."""
+        """Return whether all values from `lowest` to `highest` are allowed; NaN is not if values are limited."""
         if self.limit is not None:
             return self.least <= lowest and highest < self.limit
         return self.largest is None or (-self.largest <= lowest and highest <= self.largest)
@@ -130,7 +130,7 @@ class Media(StrEnum):
 class RawInput:
     """An input that clients send as it is, one element of BYTES for each row; the server makes tensors of it.
 
-    A text is UTF-8; a picture or a sound is what a file of it has. An optional one may be left out: the second of two
+    A text is UTF-8; a picture or a sound is the content of its file. An optional one may be left out: the second of two
     texts.
     """
 
@@ -141,10 +141,10 @@ class RawInput:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a model is for, as far as that is known; of one that was built from a module of tensors nothing is.
+    """What a model is for, as far as that is known; nothing is for one that was built from a module of tensors.
 
-    It may have `raw` inputs, which clients send in the place of the model's own. `labels` are the names of its classes,
-    in the order of its logits; `activation` makes scores of these.
+    It may have `raw` inputs, which clients send in place of the model's own. `labels` are the names of its classes, in
+    the order of its logits; `activation` makes scores of these.
     """
 
     task: Task | None = None
@@ -163,9 +163,9 @@ NOTHING_KNOWN = About()
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What all answers of a model are promised: a share of them, `fidelity`, is as in full precision.
+    """The promise for all answers of a model: a share of them, `fidelity`, is as in full precision.
 
-    That is the class of largest value, or, with a `cosine`, a vector within that cosine of the full network's.
+    That means the same class of largest value or, with a `cosine`, a vector within that cosine of the full network's.
     """
 
     fidelity: float
@@ -177,8 +177,8 @@ class StepInputs:
     """What a model of a step takes. `sources` are the names of the tensors, in the order of its inputs.
 
     They are `image` for a tensor of the client, `gate.output` for one of another step, `cars.inputs.image` for one that
-    is computed from these first. `dims` are the sizes of its named dimensions, in terms of the query's; what is left
-    out is taken to be the most that the model allows.
+    is computed from these first. `dims` are the sizes of its named dimensions, in terms of the query's; those left out
+    have the largest size that the model allows.
     """
 
     sources: tuple[str, ...] = ()
@@ -220,12 +220,12 @@ class ModelSpec:
     `lookups` are the stages (counted from 0, never the last) behind which a learned cache may answer. `kinds` are the
     kinds of the stages; empty where all run once.
 
-    `dims` are the named dimensions, whose sizes differ from row to row. Rows of different sizes share a batch where the
-    model `pads`: what is filled up behind a row changes nothing of its answer. Where it `packs` too, most of what is
-    filled up is not computed (`program.packing`), so that a batch takes what its rows have in all.
+    `dims` are the named dimensions, whose sizes differ from row to row. Rows of different sizes share a batch if the
+    model `pads`: padding after a row does not change its answer. If it `packs` too, most of the padding is not computed
+    (`program.packing`), so that the time of a batch depends on the sum of its lengths.
 
-    `promised` is of a network in less than full precision that no lookup answers for; None: its answers are its own in
-    full precision, or nothing was declared and shown. Where lookups answer, each request has a promise of its own.
+    `promised` is for a network in less than full precision without lookups; None: its answers are its own in full
+    precision, or nothing was declared and shown. With lookups, each request has its own promise.
     """
 
     name: str
@@ -251,7 +251,7 @@ class ModelSpec:
 
     @property
     def written(self) -> TensorSpec | None:
-        """The output whose tokens are those of a text, which clients get beside them; None where there is none."""
+        """The output whose tokens are those of a text, which clients get too; None if there is none."""
         return self.outputs[0] if self.about.task is Task.GENERATE and self.about.raw else None
 
     @property

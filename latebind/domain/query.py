@@ -15,8 +15,7 @@ class Node:
     """One step of a query. Any of `models` may answer it; `accuracies` are the shares of inputs that they get right.
 
     Once the nodes `after`, which all have smaller numbers, have ended or been left out, the step either starts or is
-    left out. It starts if of each group in `needs` one node has run and, where the step is `guarded`, its condition
-    holds.
+    left out. It starts if one node of each group in `needs` has run and, if the step is `guarded`, its condition holds.
     """
 
     name: str
@@ -48,7 +47,7 @@ def level_name(model: str, level: int) -> str:
 class PlannerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which planner picks the model of each step, and when.
 
-    Where it does not `replan`, all models are picked when the query arrives.
+    If it does not `replan`, all models are picked when the query arrives.
     """
 
     name: str = "expected"
@@ -102,7 +101,7 @@ def lay_out(models: Iterable[str], queries: Iterable[Query], slots: int) -> Step
 
 
 def lay_out_options(models: Iterable[str], queries: Mapping[str, Sequence[Sequence[str]]], slots: int) -> StepRows:
-    """Return the same for queries of which only the models of each node are known."""
+    """Do what `lay_out` does for queries of which only the models of each node are known."""
     total = dict.fromkeys(models, slots)
     first: dict[str, tuple[tuple[int, ...], ...]] = {}
     for name, nodes in queries.items():

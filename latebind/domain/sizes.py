@@ -41,7 +41,7 @@ class Dim:
 
     @property
     def makes_sense(self) -> bool:
-        """Whether some size is allowed, and the ends are."""
+        """Whether some size is allowed, and both ends are."""
         return (
             self.name.isidentifier()
             and self.name not in _CALLS
@@ -55,7 +55,7 @@ class Dim:
     def read(cls, name: str, text: str) -> Self:
         """Return the dimension of this name whose range is written as 1..512, or as 32..1024:32 in steps of 32.
 
-        Raises `ValueError`, which says what to write, for what is no range or makes no sense.
+        Raises `ValueError`, which says what to write, for an invalid range.
         """
         parts = _RANGE.fullmatch(text)
         if parts is None:
@@ -67,7 +67,7 @@ class Dim:
         return dim
 
     def fault(self) -> str:
-        """Return why no rows can differ in this dimension, and what to say instead; "" where they can."""
+        """Return why rows cannot differ in this dimension, and what to write instead; "" if they can."""
         if self.makes_sense and self.least < self.most:
             return ""
         if self.least < 1 or self.step < 1:
@@ -114,7 +114,7 @@ def make_sense(dims: Sequence[Dim]) -> bool:
 def size_of(size: Size, dims: Mapping[str, int]) -> int:
     """Return a size for these sizes of the named dimensions.
 
-    Raises `ValueError` for what is no such size: a name that is not among them, or another operator.
+    Raises `ValueError` for any other size: with a name that is not among them, or another operator.
     """
     if isinstance(size, int):
         return size
@@ -124,7 +124,7 @@ def size_of(size: Size, dims: Mapping[str, int]) -> int:
 
 
 def in_terms(size: Size, of: Mapping[str, Size]) -> Size:
-    """Return a size with what `of` has in the place of each name. Raises `ValueError` for what is no size."""
+    """Return a size with each name replaced by what `of` has for it. Raises `ValueError` for an invalid size."""
     if isinstance(size, int):
         return size
     if size in of:

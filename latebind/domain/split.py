@@ -17,16 +17,16 @@ HOW = "write it as 1:90,2:10, in percent of its requests; 3:shadow sends version
 
 
 def public_name(name: str) -> str:
-    """Return the name that clients call a served model by."""
+    """Return the name that clients use for a served model."""
     return name.partition(BESIDE)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Versions of a `model`: the `shares` of requests that each answers, in percent, and `shadows`, asked aside.
+    """Versions of a `model`: the `shares` of requests that each answers, in percent, and `shadows`, which get copies.
 
-    The first is the main one: its description is that of the model, and queries use it. It answers too where another is
-    not available.
+    The first is the main one: its description is that of the model, and queries use it. It also answers if another one
+    is not available.
     """
 
     model: str
@@ -35,7 +35,7 @@ class Split:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Return what an option such as `resnet=1:90,2:10` says. Raises `ConfigError`."""
+        """Return the split of an option such as `resnet=1:90,2:10`. Raises `ConfigError`."""
         model, equals, shares = text.partition("=")
         if not model or not equals:
             raise ConfigError(f"--split {text!r:.140}: name the model, as in resnet=1:90,2:10")
@@ -43,28 +43,28 @@ class Split:
 
     @classmethod
     def of(cls, model: str, text: str) -> Self:
-        """Return what a text such as `1:90,2:10,3:shadow` says of a model. Raises `ConfigError`."""
-        said = f"the split {text!r:.140} of {model!r:.140}"
+        """Return the split of a model that is written as `1:90,2:10,3:shadow`. Raises `ConfigError`."""
+        title = f"the split {text!r:.140} of {model!r:.140}"
         shares: dict[str, float] = {}
         shadows: list[str] = []
         parts = [part.strip() for part in text.split(",")]
         for part in parts:
             version, colon, share = part.partition(":")
             if not (version.isascii() and version.isdecimal()) or (colon and not share):
-                raise ConfigError(f"{said}: {HOW}")
+                raise ConfigError(f"{title}: {HOW}")
             if version in shares or version in shadows:
-                raise ConfigError(f"{said} has version {version} twice: give each once")
+                raise ConfigError(f"{title} has version {version} twice: give each once")
             if share == SHADOW:
                 shadows.append(version)
                 continue
             try:
                 shares[version] = float(share) if colon else 100.0
             except ValueError:
-                raise ConfigError(f"{said}: {HOW}") from None
+                raise ConfigError(f"{title}: {HOW}") from None
             if not 0.0 <= shares[version] <= 100.0:
-                raise ConfigError(f"{said} gives version {version} {share} %: give 0 to 100")
+                raise ConfigError(f"{title} gives version {version} {share} %: give 0 to 100")
         if abs(sum(shares.values()) - 100.0) > 1e-6:
-            raise ConfigError(f"{said} comes to {sum(shares.values()):g} %: the sum must be 100")
+            raise ConfigError(f"{title} comes to {sum(shares.values()):g} %: the sum must be 100")
         return cls(model, shares, tuple(shadows))
 
     @property
@@ -86,7 +86,7 @@ class Split:
         }
 
     def as_served(self, before: "Split") -> "Split":
-        """Return this with the main version of `before`, where both have the same versions: nothing need be loaded."""
+        """Return this with the main version of `before` if both have the same versions, so that nothing is loaded."""
         if set(before.versions) != set(self.versions) or before.main not in self.shares:
             return self
         return Split(self.model, {version: self.shares[version] for version in before.shares if version in self.shares}
@@ -101,9 +101,9 @@ class Split:
 class Chooser:
     """Chooses the version for each request of a split.
 
-    Requests with a key have the version that the key falls to, always the same while the shares are: the hash of the
-    key, in percent, below the sum of shares. Those without take turns, so that after any number of requests no version
-    is a whole request away from its share.
+    Requests with the same key get the same version while the shares stay the same: the first whose cumulative share is
+    above the hash of the key, in percent. Those without take turns, so that after any number of requests no version is
+    a whole request away from its share.
     """
 
     def __init__(self, split: Split) -> None:

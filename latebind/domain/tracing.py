@@ -1,6 +1,6 @@
 """Traces of single requests, from arrival to answer, made from events and actions, live and simulated. Pure.
 
-Only requests whose `Arrived` has a trace number are followed; while there are none, an event costs one comparison.
+Only requests whose `Arrived` has a trace number are traced; while there are none, an event costs one comparison.
 """
 
 from collections.abc import Iterable, Sequence
@@ -80,7 +80,7 @@ class Path:
         return self.trace.add(Span(what, start, end, self.step, facts))
 
     def run(self, action: Run, now: float) -> None:
-        """Note that a stage starts. If the same stage ended just now, its span goes on: a decoder has many steps."""
+        """Note that a stage starts. If the same stage ended just now, its span continues: a decoder has many steps."""
         last, requests = self._stage, set(action.requests)
         if last is None or now > self.since:
             self.add("wait" if last is None else "rest", self.since, now)
@@ -103,7 +103,7 @@ class Path:
         self.since, self.running = now, False
 
     def end(self, now: float) -> None:
-        """Note that the request has ended; a stage that still runs ends for it."""
+        """Note that the request has ended; a stage that still runs ends for it then."""
         if self.running:
             self.ran(now)
         elif self._stage is None:
@@ -143,7 +143,7 @@ class Tracer:
                         path.run(action, now)
                     if paths:
                         self._running[action.worker] = action, paths
-                    else:  # what it ran before may have ended while nobody was followed
+                    else:  # what it ran before may have ended while no request was traced
                         self._running.pop(action.worker, None)
                 case Reply() if action.request in self._paths:
                     ended.append(self._ended(action, now))
@@ -166,7 +166,7 @@ class Tracer:
                 self._stage_ended(event, now)
             case Exited():
                 for path in [self._paths[request] for request in event.requests if request in self._paths]:
-                    if path.asked is None or path.asked.facts["stage"] != event.stage:  # it came behind the next one
+                    if path.asked is None or path.asked.facts["stage"] != event.stage:  # it came after the next one
                         path.asked = path.add("lookup", now, now, stage=event.stage, hit=True)
                     path.asked.end, path.asked.facts["hit"] = now, True
             case Loaded():

@@ -21,7 +21,7 @@ def size(option: str, written: str) -> int:
     return int(float(found[1]) * UNITS[found[2]])
 
 
-FEW = 10  # names that are listed where none is similar
+FEW = 10  # names that are listed if none is similar
 MANY = 50  # names that are compared, at some twenty microseconds each, so that bad names do not delay other calls
 NEAR = 0.6  # what `difflib` calls the ratio of two names that may have been meant for each other
 SHOWN = 140  # characters of the unknown name that are compared

@@ -302,7 +302,7 @@ def test_conditions_are_judged_for_the_nodes_asked_in_their_order(traffic: Bench
 
 
 def test_a_step_without_a_model_has_no_row_to_write(traffic: Bench) -> None:
-    with pytest.raises(IllegalEvent, match="step 1 has no model"):
+    with pytest.raises(IllegalEvent, match="no model was chosen for step 1"):
         traffic.mappings.map(Map("traffic", (7,), (0,), CARS, (0, -1, -1)))
 
 

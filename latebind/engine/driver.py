@@ -167,7 +167,7 @@ class Driver:
             try:
                 work()
             except (RuntimeError, MemoryError) as error:
-                logger.warning("a stage is not compiled for batches: their rows run one by one: %s", error)
+                logger.warning("a stage is not compiled for batches, so rows run one by one: %s", error)
 
     def snapshot(self) -> dict[str, object]:
         """Return the current metrics and counts as plain types."""

@@ -106,4 +106,4 @@ def check_fits(model: str, preprocessor: Preprocessor, spec: ModelSpec, *, chang
     takes = {tensor.name for tensor in spec.inputs}
     if preprocessor.makes != takes:
         made = f"it takes {sorted(takes)}, but its preprocessor makes {sorted(preprocessor.makes)}"
-        raise Unreadable(model, f"{model} cannot be used: {made}: build it again")
+        raise Unreadable(model, f"{model} cannot be used, because {made}: build it again")

@@ -144,7 +144,7 @@ def test_what_was_left_is_done_beside_serving_until_the_driver_is_to_end(caplog:
     driver.run([lambda: done.append(get_ident()), fails, last, ends.set])
     assert done == [get_ident()] * 2
     assert not ends.is_set()
-    assert "whose rows run one by one: no memory for it" in caplog.text
+    assert "so rows run one by one: no memory for it" in caplog.text
 
 
 class Failing(Idle):

@@ -99,7 +99,11 @@ async def test_what_has_not_changed_is_not_loaded_again_and_a_new_version_has_it
 
 @pytest.mark.parametrize(
     ("word", "says"),
-    [(b"broken", "is broken"), (b"foreign", "not installed"), (b"y", r"takes \['x'\], and \['y'\] are made")],
+    [
+        (b"broken", "is broken"),
+        (b"foreign", "not installed"),
+        (b"y", r"takes \['x'\], but its preprocessor makes \['y'\]"),
+    ],
 )
 async def test_a_version_whose_preprocessor_cannot_be_loaded_leaves_the_old_one_serving_and_says_why(
     tmp_path: Path, monkeypatch: Patch, word: bytes, says: str

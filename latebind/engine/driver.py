@@ -34,10 +34,21 @@ from latebind.domain.picture import Picture
 from latebind.domain.tracing import Trace, Tracer
 from latebind.engine.mapping import Steps, TensorAction
 from latebind.engine.on_demand import Loader
-from latebind.engine.shared import WORKERS, Owners, Running, pack_ended, pack_stepped, pack_wrote
+from latebind.engine.shared import (
+    COMPILES,
+    LOAD_SECONDS,
+    LOADER,
+    WORKERS,
+    Owners,
+    Running,
+    pack_ended,
+    pack_stepped,
+    pack_wrote,
+)
 from latebind.engine.staging import Staging
 from latebind.engine.worker import Failures, Worker
 from latebind.program.arrays import computing
+from latebind.program.pieces import trim_heap
 from latebind.queries.scheduler import make_scheduler
 
 logger = logging.getLogger(__name__)
@@ -53,6 +64,7 @@ COMPILE_SECONDS = 120.0  # for a stage that is compiled when it first meets a ba
 SLOWEST_DISK = 10e6  # bytes a second, at which weights may be read when a stage runs for the first time
 
 Work: TypeAlias = Run | list[TensorAction]
+Left: TypeAlias = tuple[int, Callable[[], None]]  # what is done while an engine serves, for which model, from 1 on
 
 
 class Driver:
@@ -121,12 +133,13 @@ class Driver:
         self._listener = NO_THREAD
         self._ready: deque[Work] = deque()  # for the listener
         self._closed = False
+        self._row_by_row = False  # whether rows of a batch may run one by one, because a stage is not compiled for it
         self._ended = Signal()  # set by the first thread that ends
         self._failure: Exception | None = None
         for worker in workers:
             worker.report_exits_to(self._handle_report)
 
-    def run(self, later: Iterable[Callable[[], None]] = ()) -> None:
+    def run(self, later: Sequence[Left] = ()) -> None:
         """Serve with a thread for each worker and one more, until `listen` returns None.
 
         Meanwhile this thread does what was left for `later`, in order, until it is to end.
@@ -138,9 +151,11 @@ class Driver:
             self._loader.start(self._handle_report)
         names = [f"stages-{i}" for i in range(len(self._workers) + 1)]
         threads = [Thread(target=self._serve_thread, name=name, daemon=True) for name in names]
+        self._row_by_row = bool(later)
         for thread in threads:
             thread.start()
-        self._do(later)
+        if later:
+            self._do(later)
         self._ended.wait()
         until = time.monotonic() + END_SECONDS
         for thread in threads:
@@ -155,19 +170,32 @@ class Driver:
         if self._failure is not None:
             raise self._failure
 
-    def _do(self, later: Iterable[Callable[[], None]]) -> None:
+    def _do(self, later: Sequence[Left]) -> None:
         """Compile for batches what could be left until models serve; until then, stages are compiled for one row.
 
         So the demo's model is ready after 1.6 s instead of 2.1 (medians of 15 pairs, two cores). A further thread would
         keep 3 MB in an arena of its own.
+
+        `running` names the model meanwhile, in case this process does not survive it. Any error is only logged, because
+        answers are correct without this.
         """
-        for work in later:
+        names, failed = {number: name for name, number in self._numbers.items()}, False
+        for number, work in later:
             if self._ended.is_set():
                 return
+            self._running.begin(LOADER, number, COMPILES, LOAD_SECONDS)
             try:
                 work()
-            except (RuntimeError, MemoryError) as error:
-                logger.warning("a stage is not compiled for batches, so rows run one by one: %s", error)
+            except Exception as error:
+                failed = True
+                logger.warning(
+                    "%s: a stage is not compiled for batches, so rows run one by one: %s",
+                    *(names[number], error),
+                    exc_info=not isinstance(error, RuntimeError | MemoryError),
+                )
+            self._running.rest(LOADER)
+        self._row_by_row = failed
+        trim_heap()
 
     def snapshot(self) -> dict[str, object]:
         """Return the current metrics and counts as plain types."""
@@ -306,6 +334,8 @@ class Driver:
         if what not in self._ran:
             self._ran.add(what)
             seconds += self._reading[model] + (COMPILE_SECONDS if recompiled else 0.0)
+        if self._row_by_row:
+            seconds *= len(run.requests)
         self._running.begin(place, self._numbers[model], stage, seconds)
         event: StageDone | StageFailed
         try:

@@ -3,9 +3,10 @@
 Ebird's workers each have a copy (section VIII-E: 15.2 % more memory); it names sharing as the remedy.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 
@@ -110,6 +111,7 @@ def as_served(
 
 
 OWN_NAMES: Mapping[str, str] = {}
+LaterOf = Callable[[int, Callable[[], None]], None]  # `Later` for the model of this number
 
 
 def load_for_workers(
@@ -117,15 +119,18 @@ def load_for_workers(
     config: EngineConfig,
     *,
     named: Mapping[str, str] = OWN_NAMES,
-    later: Later = immediately,
+    later: LaterOf | None = None,
 ) -> list[list[LoadedModel]]:
     """Return the models of each worker, some under other names. Raises `RepositoryError` and `ConfigError`.
 
-    What only makes batches faster is left to `later`.
+    What only makes batches faster is left to `later`, if that is given, with the number of the model, from 1 on.
 
     Memory that compiling left behind is returned to the system: 5 to 45 MB for models of 3 and 34.
     """
-    first = [load_model(path, config, streams=at_once(config), later=later).named(named) for path in paths]
+    streams, first = at_once(config), list[LoadedModel]()
+    for number, path in enumerate(paths, 1):
+        leave = immediately if later is None else partial(later, number)
+        first.append(load_model(path, config, streams=streams, later=leave).named(named))
     by_worker = [first, *([model.twin() for model in first] for _ in range(1, config.worker_count))]
     with ThreadPoolExecutor(at_once(config)) as threads:
         list(threads.map(_warm_up, by_worker, config.granularities or repeat(None)))

@@ -25,7 +25,7 @@ from latebind.domain.errors import ConfigError, DoesNotFit, LatebindError, Wrong
 from latebind.domain.eventlog import EventLog
 from latebind.domain.events import Event
 from latebind.engine.cores import at_once, usable_cores
-from latebind.engine.driver import Driver
+from latebind.engine.driver import Driver, Left
 from latebind.engine.loaded import LoadedModel, load_for_workers
 from latebind.engine.mapping import Steps, of_torch
 from latebind.engine.on_demand import Loader, open_for_workers, report_memory
@@ -37,7 +37,6 @@ from latebind.engine.worker import Worker
 from latebind.heap import settle
 from latebind.logs import write_logs
 from latebind.program.device import HOST, NO_TORCH, find_device, has_torch, identity
-from latebind.program.pieces import trim_heap
 from latebind.queries.file.wiring import DefinedQuery
 
 logger = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ class Engine:
         self._exit = ExitStack()
         self._control = control
         self._running = running
-        self._later = list[Callable[[], None]]()  # to be compiled for batches while the engine serves
+        self._later = list[Left]()  # to be compiled for batches while the engine serves
         paths, queries = list(map(Path, order.directories)), list(map(Path, order.queries))
         loader, residency, too_large = None, order.residency, dict[str, str]()
         if order.residency.budget:  # nothing is loaded now; `residency` has the bytes that are left for models
@@ -92,7 +91,7 @@ class Engine:
             loader = Loader(pieces, running)
             too_large = report_memory(workers[0], order.residency.budget, residency.budget)
         else:
-            workers = load_for_workers(running.loading(paths), config, named=order.named, later=self._later.append)
+            workers = load_for_workers(running.loading(paths), config, named=order.named, later=self._leave)
         models = workers[0]
         if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
             raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")
@@ -164,6 +163,9 @@ class Engine:
         _warn_of_shared_cores(config, models)
         settle()
 
+    def _leave(self, number: int, work: Callable[[], None]) -> None:
+        self._later.append((number, work))
+
     @contextmanager
     def _blaming(self, models: Sequence[str]) -> Iterator[None]:
         """Let the first place name the model that does not fit, which the frontend blames for the error."""
@@ -181,7 +183,7 @@ class Engine:
                 send_line(self._control, self._started)
             except ConnectionError:  # the frontend has closed while models were loaded
                 return
-            self._driver.run([*self._later, trim_heap])
+            self._driver.run(self._later)
 
     def _answer(self, line: bytes) -> object:
         """Perform a control line and return the answer."""

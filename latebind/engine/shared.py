@@ -256,7 +256,7 @@ class NoticeReader:
 # Places ---------------------------------------------------------------------------------------------------------------
 
 IDLE = 0  # instead of the number of a model; the model at index i of the order is i + 1
-LISTENS, LOADS = -1, -2  # instead of a stage
+LISTENS, LOADS, COMPILES = -1, -2, -3  # instead of a stage
 LISTENER, LOADER, WORKERS = 0, 1, 2  # the places of the thread that listens, of the loader, of the first worker
 PLACE = Struct("<dii")
 MOST_BYTES = 1 << 16
@@ -269,7 +269,7 @@ LOAD_SECONDS = 600.0  # that loading a model may take, from any disk
 
 
 class Place(NamedTuple):
-    """What a thread does: a stage (or `LISTENS`, `LOADS`) of a model, to be done when it is `due` (monotonic)."""
+    """What a thread does, to be done when it is `due` (monotonic): a stage of a model, or what stands instead of it."""
 
     due: float
     model: int
@@ -410,12 +410,21 @@ class Watched:
                 model = "the models" if place.model == IDLE else f"model {place.model - 1}"
                 if 0 < place.model <= len(models):  # while they are loaded, their names are not known
                     model = models[place.model - 1]
-                what = {LOADS: f"loading {model} takes", LISTENS: "nobody has listened for"}
+                what = {
+                    LISTENS: "nobody has listened for",
+                    LOADS: f"loading {model} takes",
+                    COMPILES: f"compiling {model} for batches takes",
+                }
                 late = what.get(place.stage, f"stage {place.stage} of {model} takes")
                 found.append(f"{late} {time.monotonic() - place.due:.1f} s longer than allowed")
         return ", ".join(found)
 
 
 def models_of(places: Iterable[Place]) -> tuple[int, ...]:
-    """Return the indices of the models that run there, each once, ascending."""
-    return tuple(sorted({place.model - 1 for place in places if place.model != IDLE}))
+    """Return the indices of the models that run there, each once, ascending; if none does, of one that is compiled.
+
+    A request is more likely to end an engine than compiling is, and may come again while another model is compiled.
+    """
+    working = [place for place in places if place.model != IDLE]
+    running = [place for place in working if place.stage != COMPILES] or working
+    return tuple(sorted({place.model - 1 for place in running}))

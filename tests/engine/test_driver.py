@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from io import BytesIO
 from math import inf
 from pathlib import Path
@@ -35,7 +36,19 @@ from latebind.engine.driver import (
 )
 from latebind.engine.mapping import Steps
 from latebind.engine.process import EventLogFile
-from latebind.engine.shared import NO_STEP, PLACE, WORKERS, WROTE, NoticeReader, Owners, Place, Running
+from latebind.engine.shared import (
+    COMPILES,
+    IDLE,
+    LOADER,
+    NO_STEP,
+    PLACE,
+    WORKERS,
+    WROTE,
+    NoticeReader,
+    Owners,
+    Place,
+    Running,
+)
 from latebind.engine.slots import SlotMemory
 from latebind.engine.staging import HostStaging
 from latebind.engine.worker import Worker
@@ -124,27 +137,61 @@ def test_calls_that_are_heard_of_together_have_come_at_one_time() -> None:
 
 
 def test_what_was_left_is_done_beside_serving_until_the_driver_is_to_end(caplog: pytest.LogCaptureFixture) -> None:
-    done, both, ends = list[int](), Flag(), Flag()
+    done, both, ends, running = list[int](), Flag(), Flag(), Running(1)
+    places = list[Place]()
 
     def listen(seconds: float | None) -> list[Event] | None:
         del seconds
         assert both.wait(PATIENCE)
         return None
 
-    driver = driver_of(Idle(), listen=listen, wake=lambda: None)
+    driver = driver_of(Idle(), listen=listen, wake=lambda: None, running=running)
 
-    def fails() -> None:
-        raise RuntimeError("no memory for it")
+    def fails(error: Exception) -> None:
+        raise error
 
     def last() -> None:
+        places.extend(map(Place._make, PLACE.iter_unpack(running.memory)))
         both.set()
         assert driver._ended.wait(PATIENCE)
         done.append(get_ident())
 
-    driver.run([lambda: done.append(get_ident()), fails, last, ends.set])
+    errors = [partial(fails, RuntimeError("no memory for it")), partial(fails, ValueError("no such layout"))]
+    works: list[Callable[[], None]] = [lambda: done.append(get_ident()), *errors, last, ends.set]
+    driver.run([(1, work) for work in works])
     assert done == [get_ident()] * 2
     assert not ends.is_set()
-    assert "so rows run one by one: no memory for it" in caplog.text
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True]  # the first one is expected
+    assert "net: a stage is not compiled for batches, so rows run one by one: no memory for it" in caplog.text
+    assert (places[LOADER].model, places[LOADER].stage) == (1, COMPILES)  # who is to blame if this ends the process
+    after = [Place._make(place) for place in PLACE.iter_unpack(running.memory)]
+    assert after[LOADER].model == IDLE
+
+
+@pytest.mark.parametrize(("left", "times"), [(True, 3), (False, 1)])
+def test_a_batch_may_take_as_long_as_its_rows_one_by_one_while_it_is_not_compiled_for(left: bool, times: int) -> None:
+    running, ran, due = Running(1), Flag(), list[float]()
+    come: list[list[Event]] = [[Arrived("net", 1e9, (n,), (n,), more=n < 3) for n in (1, 2, 3)]]
+
+    def look(run: Run) -> None:
+        assert len(run.requests) == 3
+        due.append(Place(*PLACE.unpack_from(running.memory, WORKERS * PLACE.size)).due)
+        ran.set()
+
+    def wait() -> None:
+        assert ran.wait(PATIENCE)
+
+    def listen(seconds: float | None) -> list[Event] | None:
+        del seconds
+        if come:
+            return come.pop()
+        wait()
+        return None
+
+    config = SchedulerConfig((served("net", stages=1, seconds=1.0),))
+    since = time.monotonic()
+    driver_of(Idle(look), config=config, listen=listen, running=running).run([(1, wait)] if left else [])
+    assert since + times * TIMES < due[0] < time.monotonic() + times * TIMES
 
 
 class Failing(Idle):

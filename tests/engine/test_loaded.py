@@ -66,10 +66,15 @@ def test_a_model_whose_costs_are_measured_at_the_start_is_compiled_whole_before(
         max_overhead=None,
         backends=[usable("openvino")],
     ).directory
-    config, kept = EngineConfig(workers=2), list[Callable[[], None]]()
-    workers = load_for_workers([directory.path], config, later=kept.append)
+    config, kept = EngineConfig(workers=2), list[tuple[int, Callable[[], None]]]()
+
+    def leave(number: int, work: Callable[[], None]) -> None:
+        kept.append((number, work))
+
+    workers = load_for_workers([directory.path], config, later=leave)
     before = of_workers(workers)
-    for work in kept:
+    for number, work in kept:
+        assert number == 1
         work()
     assert len(before) == len(kept) > 2
     assert (any(before), all(of_workers(workers))) == (False, True)
@@ -78,5 +83,5 @@ def test_a_model_whose_costs_are_measured_at_the_start_is_compiled_whole_before(
     profile["hardware"]["cpu"] = "another"
     elsewhere = directory.write_files({PROFILE: msgspec.json.encode(profile)})
     kept.clear()
-    assert all(of_workers(load_for_workers([elsewhere.path], config, later=kept.append)))
+    assert all(of_workers(load_for_workers([elsewhere.path], config, later=leave)))
     assert not kept

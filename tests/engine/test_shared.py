@@ -14,7 +14,9 @@ from latebind.domain.actions import Outcome
 from latebind.domain.events import Arrived, Cancelled
 from latebind.domain.model import ModelSpec, TensorSpec
 from latebind.engine.shared import (
+    COMPILES,
     IDLE,
+    LOADER,
     LOOK_SECONDS,
     MOST_TOKENS,
     NO_STEP,
@@ -163,3 +165,15 @@ def test_the_frontend_reads_which_models_run_or_are_loaded(file: int) -> None:
     assert models_of(watched.places()) == (1,)
     running.load(IDLE)
     assert models_of(watched.places()) == ()
+
+
+def test_a_model_that_is_compiled_meanwhile_is_named_only_where_none_runs(file: int) -> None:
+    running, watched, begun = Running(1, file), Watched(file), time.monotonic()
+    running.begin(LOADER, 2, COMPILES, 0.0)
+    running.begin(WORKERS, 1, 0, 60.0)
+    assert models_of(watched.places()) == (0,)
+    running.rest(WORKERS)
+    assert models_of(watched.places()) == (1,)
+    for seconds in (1.0, 1.25):
+        watched.look(begun + seconds)
+    assert watched.described(["one", "two"]).startswith("compiling two for batches takes ")

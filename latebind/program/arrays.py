@@ -1,7 +1,7 @@
-"""Stages over arrays of numpy, which is how engines run them on the host, and the same over torch's tensors.
+"""Stages over numpy arrays, which is how engines run them on the host, and over torch tensors.
 
-A stage computes on one of them and is wrapped for the other: both are views of one memory, and nothing is copied. A
-tensor of bfloat16, which numpy does not have, is an array of its bits. Torch is imported when a tensor comes.
+A stage computes on one of them and is wrapped for the other: both are views of the same memory, and nothing is copied.
+A tensor of bfloat16, which numpy does not have, is an array of its bits. Torch is imported only when a tensor arrives.
 """
 
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = NDArray[Any]
 Arrays: TypeAlias = tuple[Array, ...]
 ArrayFunction: TypeAlias = Callable[..., Arrays]
-"""`stage(*arrays) -> arrays`, with what `backends.StageFunction` says of stages over tensors."""
+"""`stage(*arrays) -> arrays`, under the same rules as `backends.StageFunction`."""
 
 BFLOAT16 = "bfloat16"
 
@@ -39,7 +39,7 @@ class ArrayStage(Protocol):
 
 
 class OverArrays:
-    """A stage that computes on `arrays`, as one that takes tensors."""
+    """Wraps a stage over arrays as one over tensors."""
 
     def __init__(self, arrays: ArrayStage) -> None:
         self.arrays = arrays
@@ -63,10 +63,10 @@ class OverArrays:
 
 
 class OverTensors:
-    """A stage that takes tensors, as one over arrays; `inputs` say which of those have the bits of bfloat16."""
+    """Wraps a stage over tensors as one over arrays; `inputs` say which arrays hold the bits of bfloat16."""
 
     def __init__(self, stage: Callable[..., tuple["Tensor", ...]], inputs: Sequence[TensorSpec]) -> None:
-        import torch  # noqa: PLC0415  (once: an import within each call takes as long as what it is for)
+        import torch  # noqa: PLC0415  (once: an import in each call takes as long as the call)
 
         self._stage = stage
         self._of_lengths = getattr(stage, "of_lengths", None)
@@ -96,9 +96,9 @@ def pass_through(*inputs: Any) -> tuple[Any, ...]:
 
 
 def over_arrays(stage: Callable[..., Any], inputs: Sequence[TensorSpec] = ()) -> ArrayFunction:
-    """Return a stage that takes tensors, on the host, as one that takes arrays, for the same thread.
+    """Return a stage over tensors on the host as one over arrays, for the same thread.
 
-    `inputs` are what it takes, which is needed where some are of bfloat16.
+    `inputs` are its inputs, needed only if some are bfloat16.
     """
     if stage is pass_through:
         return pass_through
@@ -113,14 +113,14 @@ def run_lengths(stage: ArrayFunction, lengths: Sequence[int], inputs: Arrays) ->
 
 
 def array_of(tensor: "Tensor") -> Array:
-    """Return an array that shares a tensor's memory: of one of bfloat16 its bits."""
-    import torch  # noqa: PLC0415  (who has a tensor has it)
+    """Return an array that shares a tensor's memory; bfloat16 is returned as its bits."""
+    import torch  # noqa: PLC0415  (imported already: there is a tensor)
 
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def tensors_over(arrays: Sequence[Array], specs: Sequence[TensorSpec] = ()) -> tuple["Tensor", ...]:
-    """Return tensors that share the arrays' memory; `specs`, if any, say which have the bits of bfloat16."""
+    """Return tensors that share the arrays' memory; `specs`, if any, say which hold the bits of bfloat16."""
     import torch  # noqa: PLC0415
 
     tensors = tuple([torch.from_numpy(rows) for rows in arrays])
@@ -140,7 +140,7 @@ def copied(rows: Any) -> Any:
 
 
 def filled(rows: Any, shape: Sequence[int], number: float = 0) -> Any:
-    """Return an array or tensor of this shape, of the kind of `rows`, with a number everywhere."""
+    """Return an array or tensor, like `rows`, of this shape and filled with a number."""
     if isinstance(rows, np.ndarray):
         return np.full(shape, number, rows.dtype)
     return rows.new_full(tuple(shape), number)
@@ -156,6 +156,6 @@ def stacked(rows: Sequence[Any]) -> Any:
 
 
 def computing() -> AbstractContextManager[object]:
-    """Return a context in which torch, if it computes anything here, notes nothing for gradients."""
+    """Return a context in which torch, if it computes anything here, records nothing for gradients."""
     torch: Any = sys.modules.get("torch")
     return nullcontext() if torch is None else torch.inference_mode()

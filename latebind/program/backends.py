@@ -1,8 +1,8 @@
-"""What a backend is, which there are, and compiling with one.
+"""What a backend is, which ones there are, and how to compile with one.
 
 A backend turns a graph and its weights into a fast call. A new one is a file with a class derived from `Backend`, and a
-line in `BACKENDS`. It may refuse a graph (`ExportError`), and need not be right for all of them: a build compares it
-with the module on all that clients may send (`verify`), and takes the next one where it differs.
+line in `BACKENDS`. It may refuse a graph (`ExportError`), and need not be correct for all of them: a build compares it
+with the module on everything that clients may send (`verify`), and takes the next one if it differs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 # `stage(*inputs) -> outputs`: the first stage takes all inputs of the model, the last returns all its outputs, and one
 # activation passes between stages. Any batch size. Outputs are valid until the next call of the same stage, which may
-# overwrite them: copy what is needed longer. For one thread at a time: each thread has a `twin`. One that has a
-# method `over_arrays(inputs)` returns by that what takes and gives arrays of numpy (`arrays.over_arrays`).
+# overwrite them: copy what is needed longer. For one thread at a time: each thread has a `twin`. A method
+# `over_arrays(inputs)`, if there is one, returns the stage over numpy arrays (`arrays.over_arrays`).
 StageFunction = Callable[..., tuple["Tensor", ...]]
 
 
 LOOKUP = "aten.embedding.default"
 
-Later = Callable[[Callable[[], None]], None]  # does what it is given, at once or later, perhaps on another thread
+Later = Callable[[Callable[[], None]], None]  # calls its argument, now or later, perhaps on another thread
 
 
 def immediately(work: Callable[[], None]) -> None:
-    """Do what might wait."""
+    """Call `work` now."""
     work()
 
 
@@ -44,10 +44,9 @@ class CompileOptions:
 
     It runs on `threads` threads, mostly with the given batch `sizes`, on `device`, where its inputs, outputs and
     weights are. `streams` of its twins may run at the same time; if more are called, they may wait for each other.
-    Twins share weights unless each is to have `copies`. If `frugal`, it gives back what a batch took as soon as that
-    has run, but for the outputs: only as many batches then have such memory as run. If it `packs`, rows of different
-    lengths run without their padding, as far as they can (`packing`). What only makes batches quicker is left to
-    `later`.
+    Twins share weights unless `copies` is set. If `frugal`, the memory of a batch, except its outputs, is freed as soon
+    as it has run, so that only running batches have such memory. If it `packs`, rows of different lengths run without
+    their padding, as far as they can (`packing`). Work that only makes batches faster is passed to `later`.
     """
 
     threads: int
@@ -61,15 +60,15 @@ class CompileOptions:
 
 
 class Backend:
-    """Compiles graphs. What holds of one is said by these attributes."""
+    """Compiles graphs. Its attributes describe it."""
 
-    exact = True  # computes in the model's own precision; others are only tried where a tolerance is given
-    fixed = False  # batch sizes that were compiled for are quicker than others
+    exact = True  # computes in the model's own precision; others are only tried if a tolerance is given
+    fixed = False  # batch sizes that were compiled for are faster than others
     compiles = False  # making a stage takes time and memory
-    copies_weights = False  # they are not read again once a stage is made
+    copies_weights = False  # weights are not read again once a stage is made
     quick = True  # compiles a graph of a thousand operators in seconds, as encoders of sequence models may have
     packs = False  # runs rows of different lengths without their padding
-    has_files = False  # builds write its stages as files, from which they are read without torch
+    has_files = False  # builds write its stages to files, which are read without torch
 
     def unavailable(self, device: str = HOST) -> str | None:
         """Return why this backend cannot be used on this machine and kind of device, and what to do; or None."""
@@ -77,21 +76,21 @@ class Backend:
         return None
 
     def gains_nothing(self, graph: Graph) -> str:
-        """Return why this backend does nothing for a graph that another does not do, or ""."""
+        """Return why this backend has no advantage over others for a graph, or ""."""
         del graph
         return ""
 
     def compile(self, graph: Graph, weights: Mapping[str, "Tensor"], use: CompileOptions) -> StageFunction:
         """Return a call for the graph, whose weights are on the device already. Raises `ExportError`.
 
-        A stage that keeps anything between calls has a method `twin()`, which returns one for another thread, over the
+        A stage that keeps state between calls has a method `twin()`, which returns one for another thread over the
         same weights.
         """
         raise NotImplementedError
 
 
 class _Registered(Mapping[str, Backend]):
-    """Backends by name. Each is imported when it is first asked for, as `module:class`."""
+    """Backends by name. Each is imported on first use, as `module:class`."""
 
     def __init__(self, places: dict[str, str]) -> None:
         self.places = places
@@ -128,7 +127,7 @@ def exact_backends(device: str = HOST) -> tuple[str, ...]:
 
 
 def exact_beside(name: str) -> str | None:
-    """Return the quickest backend here that computes in a model's own precision; None where the one named does."""
+    """Return the fastest backend here that computes in a model's own precision; None if the one named does."""
     return None if BACKENDS[name].exact else exact_backends()[-1]
 
 
@@ -146,7 +145,7 @@ def backend_named(name: str, *, device: str = HOST) -> Backend:
 
 
 class Use(TypedDict, total=False):
-    """The options of `CompileOptions` beside the threads."""
+    """The options of `CompileOptions` other than the threads."""
 
     sizes: tuple[int, ...]
     device: str
@@ -168,10 +167,10 @@ def compile_graph(
 
 
 def compile_for(use: CompileOptions, graph: Graph, weights: Mapping[str, "Tensor"], *, backend: str) -> StageFunction:
-    """Compile a graph as `compile_graph` does."""
+    """Compile a graph as `compile_graph` does, with these options."""
     named, backend = backend, backend_of(graph, weights, backend)
     if graph.buckets:
-        # a backend may copy the weights for each size, and there are copies for each bucket already
+        # a backend may copy the weights for each size, and each bucket has a copy already
         use = replace(use, sizes=(), packs=False)
         return by_bucket(graph, lambda bucket: compile_for(use, bucket, weights, backend=backend))
     if not graph.nodes:
@@ -183,10 +182,10 @@ def compile_for(use: CompileOptions, graph: Graph, weights: Mapping[str, "Tensor
 
 
 def backend_of(graph: Graph, weights: Mapping[str, Any], backend: str) -> str:
-    """Return the backend that computes a graph of a model on `backend`: eager, not OpenVINO, where it only looks up.
+    """Return the backend for a graph of a model on `backend`: eager, not OpenVINO, if it only looks words up.
 
-    Words are looked up in tables and multiplied with nothing: that takes torch 0.15 ms for a text, and numpy less, if
-    it can do that (`numeric`). OpenVINO takes 0.33, half of it to check inputs of ever other lengths and to bind them.
+    Looking words up in tables, without any multiplication, takes torch 0.15 ms for a text, and numpy less if it can
+    (`numeric`). OpenVINO takes 0.33, half of it to check and bind inputs whose lengths keep changing.
     """
     looks_up = [node.op == LOOKUP for node in graph.nodes]
     others = (name for node in graph.nodes if node.op != LOOKUP for name in node.weights())
@@ -195,7 +194,7 @@ def backend_of(graph: Graph, weights: Mapping[str, Any], backend: str) -> str:
 
 
 class Bucketed:
-    """A graph that has `buckets`, of which `calls` compute one each: a row is filled up to the first that it fits."""
+    """A graph with `buckets`, each computed by one of `calls`: a row is padded to the first bucket that it fits."""
 
     def __init__(self, graph: Graph, calls: Sequence[Callable[..., tuple[Any, ...]]]) -> None:
         self._graph, self._calls = graph, calls
@@ -210,7 +209,7 @@ class Bucketed:
         return Bucketed(self._graph, [over_arrays(call, inputs) for call in self._calls])
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        """Run rows of one size; outputs are cut to what belongs to that."""
+        """Run rows of one size; outputs are cut to that size."""
         sizes = {name: inputs[place].shape[axis] for name, (place, axis) in self._axes.items()}
         for bucket, call in zip(self._buckets, self._calls, strict=True):
             if bucket == sizes:
@@ -228,7 +227,7 @@ class Bucketed:
 
 
 def fitted(rows: Any, shape: Sequence[int], number: float = 0) -> Any:
-    """Return rows `(B, ...)` of an array or tensor as `(B, *shape)`: cut off, or filled up with a number."""
+    """Return rows `(B, ...)` of an array or tensor as `(B, *shape)`: cut off, or padded with a number."""
     if rows.shape[1:] == tuple(shape):
         return rows
     whole = filled(rows, (len(rows), *shape), number)
@@ -238,14 +237,14 @@ def fitted(rows: Any, shape: Sequence[int], number: float = 0) -> Any:
 
 
 def by_bucket(graph: Graph, make: Callable[[Graph], StageFunction]) -> StageFunction:
-    """Return what `make` makes of a graph, or of each of its buckets."""
+    """Return what `make` makes of a graph, or, if it has buckets, of each of them."""
     return Bucketed(graph, tuple(map(make, graph.buckets))) if graph.buckets else make(graph)
 
 
 def compile_stages(
     graphs: tuple[Graph, ...], weights: Mapping[str, "Tensor"], *, backend: str, threads: int, **use: Unpack[Use]
 ) -> tuple[StageFunction, ...]:
-    """Compile each graph of a chain; a weight that several stages read is on the device once."""
+    """Compile each graph of a chain; a weight that several stages read is on the device only once."""
     there = on_device(weights, use.get("device", HOST))
     return tuple(compile_graph(graph, there, backend=backend, threads=threads, **use) for graph in graphs)
 
@@ -265,7 +264,7 @@ def twin(stage: StageFunction) -> StageFunction:
 
 
 def run_rows(stage: StageFunction, lengths: Sequence[int], inputs: tuple["Tensor", ...]) -> tuple["Tensor", ...]:
-    """Return the outputs of a stage for rows of these lengths, filled up to the longest; some skip the padding."""
+    """Return the outputs of a stage for rows of these lengths, padded to the longest; some stages skip the padding."""
     of_lengths: StageFunction | None = getattr(stage, "of_lengths", None)
     return stage(*inputs) if of_lengths is None else of_lengths(lengths, *inputs)
 
@@ -273,7 +272,7 @@ def run_rows(stage: StageFunction, lengths: Sequence[int], inputs: tuple["Tensor
 def run_chain(
     stages: Sequence[StageFunction], inputs: tuple["Tensor", ...], lengths: Sequence[int] = ()
 ) -> tuple["Tensor", ...]:
-    """Return the outputs of the last stage; `lengths` are those of rows that differ."""
+    """Return the outputs of the last stage; `lengths` are those of the rows, if they differ."""
     for stage in stages:
         inputs = run_rows(stage, lengths, inputs) if lengths else stage(*inputs)
     return inputs

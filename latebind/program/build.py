@@ -1,6 +1,6 @@
 """Builds a model directory from a module: export, try backends, cut, verify, profile, write. A trusted step.
 
-Which backend is used, and how many stages are affordable, `choose` decides.
+`choose` decides which backend is used and how many stages are affordable.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,16 +35,16 @@ from latebind.repository.directory import GRAPH, ModelDirectory
 
 NOT_CUT = "not cut: stages would be too short, or cutting cost too much; --min-stage-ms 0 cuts everywhere"
 
-SHARED = "rows of different sizes share a batch: filled up, they are answered alike"
-PACKED = "rows of different sizes share a batch, one below another where words are handled one by one"
-NOT_SHARED = "only rows of one size share a batch: filled up, they are answered otherwise, or two dimensions vary"
+SHARED = "rows of different sizes share a batch: padding does not change their answers"
+PACKED = "rows of different sizes share a batch, concatenated without padding where words are processed one by one"
+NOT_SHARED = "only rows of one size share a batch: padding changes their answers, or two dimensions vary"
 
 Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What a build found, and the same in words: label and text of each line.
+    """What a build found, and `lines` of label and text that report it.
 
     `overhead` is the chain's time over the uncut model's by batch size, `refused` says why a backend was not taken. For
     `pads` see `ModelSpec`.
@@ -95,19 +95,19 @@ def build_program(
     `example_inputs` are rows, by name or in order: backends are measured on them. They are verified on these, on rows
     of `data`, and on values over all that a client may send (`trials`). All `backends` are tried, and the fastest at
     batch 1 is taken among those whose relative error is at most `tolerance` (1e-5 if None; backends of lower precision
-    are only tried if a tolerance is given). Where it differs from the module for very large numbers, NaN or infinities,
-    a server refuses these.
+    are only tried if a tolerance is given). If it differs from the module for very large numbers, NaN or infinities,
+    servers refuse these.
 
-    A stage takes at least `min_stage_seconds` on average (0 keeps every cut point), and there are only so many stages
+    A stage takes at least `min_stage_seconds` on average (0 keeps every cut point). The number of stages is limited so
     that the chain takes about 1 + `max_overhead` times as long as the uncut model at batch 1 and `max_batch` (None: no
     such limit). A stage has weights of at least `min_stage_bytes`; with `min_stage_seconds` 0 that alone decides, so
     every build cuts alike.
 
     If the module returns a dictionary, `outputs` names those to serve; by default all are served.
 
-    Rows need not be of one size: `dims` are named dimensions, and `sizes` says, by name of input, what a row of it has
+    Rows need not be of one size: `dims` are named dimensions, and `sizes` gives, by name of input, the sizes of a row
     in terms of these (`{"words": ["L"]}`); examples are then rows of any one size. The module is compared at sizes over
-    the whole range. Whether rows of different sizes may share a batch, filled up to the longest, is found by trying.
+    the whole range. Whether rows of different sizes may share a batch, padded to the longest, is found by trying.
 
     `about` says what the model is for, and `files` are further files of its directory, such as those that say how its
     raw inputs are read.
@@ -149,7 +149,7 @@ def build_program(
         return Candidate(backend, made, error, largest)
 
     candidates, spread = try_backends(
-        settings, uncut, lambda made: partial(made, *one), lambda said, share: on_progress(said, 0.1 + 0.4 * share)
+        settings, uncut, lambda made: partial(made, *one), lambda step, share: on_progress(step, 0.1 + 0.4 * share)
     )
     on_progress("cutting", 0.6)
     cut = partial(tuner.cut, seconds=min_stage_seconds, overhead=max_overhead, least_bytes=min_stage_bytes)
@@ -233,24 +233,24 @@ def build_program(
 
 
 def check_filled_up(exported: Exported, fixed: str, run: Run, agreement: Agreement, rows: tuple[Tensor, ...]) -> None:
-    """Raise `ExportError` for a graph with buckets where rows that are filled up to the next are answered otherwise."""
+    """Raise `ExportError` for a graph with buckets if padding rows to the next bucket changes their answers."""
     graph, weights = exported
     if not graph.buckets or len(graph.buckets) == count_sizes(graph.dims):
         return
     if not may_share(run, (in_eager(graph, weights),), (graph,), agreement.inputs, rows, agreement.judge.differ):
         raise ExportError(
-            f"{fixed}. A graph for each of some sizes does not help, because rows that are filled up to the next are "
-            f"answered otherwise: declare at most {MOST_BUCKETS} sizes, by larger steps, and each has its own"
+            f"{fixed}. A graph for each of some sizes does not help, because padding rows to the next of them changes "
+            f"their answers: declare at most {MOST_BUCKETS} sizes, by larger steps, and each has its own graph"
         )
 
 
 def bucket_lines(graph: Graph, fixed: str) -> list[tuple[str, str]]:
-    """Return what a report says of a graph with buckets: their sizes, and why there is not one graph for all."""
+    """Return the report's lines on a graph with buckets: their sizes, and why there is not one graph for all."""
     if not graph.buckets:
         return []
     sizes = [" x ".join(map(str, each.values())) for each in graph.bucket_sizes()]
     named = " x ".join(dim.name for dim in graph.dims)
-    return [("a graph for each", f"{named} of {', '.join(sizes)}; rows are filled up to the next"), ("because", fixed)]
+    return [("a graph for each", f"{named} of {', '.join(sizes)}; rows are padded to the next"), ("because", fixed)]
 
 
 def _others(spec: TensorSpec) -> str:
@@ -258,17 +258,17 @@ def _others(spec: TensorSpec) -> str:
 
 
 def closing_lines(profile: Profile, directory: ModelDirectory, spread: float) -> list[tuple[str, str]]:
-    """Return the last lines of every report; one warns if timings differ too much to decide by them."""
+    """Return the last lines of every report; one is a warning if timings differ too much to decide by them."""
     weights = f"{profile.weight_bytes / 1e6:.2f} MB, loaded in {profile.load_seconds:.2f} s"
     lines = [("weights", weights), ("written to", str(directory.path))]
     if spread > STEADY:
-        said = f"timings of the same run differ by {spread:.1f} times: other processes use the cores"
-        lines.insert(0, ("warning", f"{said}. Build again on a quiet machine"))
+        text = f"timings of the same run differ by {spread:.1f} times: other processes use the cores"
+        lines.insert(0, ("warning", f"{text}. Build again on a quiet machine"))
     return lines
 
 
 def ignore_progress(_step: str, _share: float) -> None:
-    """Report progress to nobody."""
+    """Ignore a progress report."""
 
 
 def _chosen(
@@ -280,7 +280,7 @@ def _chosen(
 ) -> tuple[Candidate[StageFunction], Chain, float, dict[str, str]]:
     """Return the fastest backend on which every stage is accurate, the chain on it, and its error.
 
-    Last come those that are faster and were passed over, and why. Refused ones come last among `candidates`.
+    The last value says why faster ones were passed over. Refused ones come last among `candidates`.
     """
     passed_over: dict[str, str] = {}
     for candidate in candidates:
@@ -289,7 +289,7 @@ def _chosen(
         chain = cut(candidate)
         batches = [with_batch(tuner.rows, batch) for batch in sorted({1, 2, tuner.settings.max_batch})]
         error = max(relative_error(run_chain(chain.stages, rows), run(*rows)) for rows in batches)
-        # A stage in eager is what stages are compared with, so of such a chain only the whole is compared.
+        # Stages are compared with eager, so of a chain in eager only the whole is compared.
         compared = () if candidate.backend == "eager" else chain.graphs
         if not error <= tuner.settings.most_error:
             passed_over[candidate.backend] = f"the chain of stages has the relative error {error:.1e}"

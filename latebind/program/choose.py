@@ -1,4 +1,4 @@
-"""Decides by measuring on which backend a model runs, and into which stages it is cut."""
+"""Decides by measurement on which backend a model runs, and into which stages it is cut."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,15 +35,15 @@ from latebind.repository.directory import NAME
 
 RUNS, FEWEST_RUNS = 41, 7  # of each side in a comparison
 COMPARED_SECONDS = 1.0  # a side's time in a comparison, unless the fewest runs take longer
-ATTEMPTS = 4  # times as many runs at most, where they differ too much to decide by them
-NORMAL = 0.98  # half of the quantile of a normal distribution that 39 in 40 are below
+ATTEMPTS = 4  # times as many runs at most, if they differ too much to decide by them
+NORMAL = 0.98  # half of the 39/40 quantile of the normal distribution
 LEAST_SAVED = 0.05  # of the time of a batch of different lengths, for rows to be packed
-MOST_LOST = 0.06  # of the time of one row alone, where rows are packed: by the median, for far more is saved
+MOST_LOST = 0.06  # of the time of one row alone, where rows are packed: by the median, because far more is saved
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The name and version of the model, its largest batch, and the backends to try with so many threads.
+    """The name and version of the model, its largest batch, and the backends to try with `threads` threads.
 
     `tolerance` is the relative error that the user accepts; None if none was given.
     """
@@ -102,7 +102,7 @@ class Settings:
         packs: bool = False,
         about: About = NOTHING_KNOWN,
     ) -> StoredModel:
-        """Return what is stored of a model with these tensors, which is built on this backend."""
+        """Return the metadata of a model with these tensors, built on this backend."""
         named, limits = (FORMAT, self.name, self.version), (self.tolerance, self.max_batch)
         return StoredModel(*named, inputs, outputs, cuts, backend, *limits, kinds, dims, pads, packs, about)
 
@@ -114,7 +114,7 @@ Made = TypeVar("Made")
 class Candidate(Generic[Made]):
     """A backend that was tried: what was made with it, with its error and seconds, or why it was refused.
 
-    It does as the module does for numbers up to `largest`; inf also for infinities and NaN.
+    It agrees with the module for numbers up to `largest`; inf: also for infinities and NaN.
     """
 
     backend: str
@@ -125,7 +125,7 @@ class Candidate(Generic[Made]):
     refused: str = ""
 
     def line(self, of: str) -> tuple[str, str]:
-        """What came of it, for the report; its seconds are those `of` something."""
+        """Return its line in the report; `of` names what its seconds measure."""
         found = f"{self.seconds * 1e3:.2f} ms {of}, relative error {self.error:.1e}"
         return f"backend {self.backend}", f"not taken: {self.refused}" if self.refused else found
 
@@ -139,7 +139,7 @@ def try_backends(
     call: Callable[[Made], Callable[[], object]],
     on_progress: Callable[[str, float], None],
 ) -> tuple[list[Candidate[Made]], float]:
-    """Return what came of each backend, the quickest first and refused ones last, and how timings of one differ.
+    """Return the candidates, fastest first and refused ones last, and how much timings of one differ.
 
     `make` raises for a backend that is refused; the calls that are timed take turns.
     """
@@ -163,34 +163,34 @@ def try_backends(
 def why_chosen(
     chosen: Candidate[Made], candidates: Sequence[Candidate[Made]], passed_over: Mapping[str, str] = NOBODY
 ) -> str:
-    """Return which backend was chosen, and why, for the report; `passed_over` are quicker ones that were not."""
+    """Return which backend was chosen, and why, for the report; `passed_over` are faster ones that were not."""
     rivals = [one for one in candidates if not one.refused and one is not chosen and one.backend not in passed_over]
     if rivals:
-        told = [f"{rivals[0].seconds / chosen.seconds:.1f} times as quick as {rivals[0].backend}"]
+        reasons = [f"{rivals[0].seconds / chosen.seconds:.1f} times as quick as {rivals[0].backend}"]
     else:
-        told = ["the only one that was tried" if len(candidates) == 1 else "the only one that may be taken"]
-    told += [f"{backend} is quicker, but not taken: {why}" for backend, why in passed_over.items()]
-    return f"{chosen.backend}, {'; '.join(told)}"
+        reasons = ["the only one that was tried" if len(candidates) == 1 else "the only one that may be taken"]
+    reasons += [f"{backend} is quicker, but not taken: {why}" for backend, why in passed_over.items()]
+    return f"{chosen.backend}, {'; '.join(reasons)}"
 
 
 def none_fits(settings: Settings, reasons: Iterable[tuple[str, str]]) -> ExportError:
-    """Return what to raise where each backend was refused, for these reasons."""
-    said = "; ".join(f"{backend}: {why}" for backend, why in reasons)
-    return ExportError(f"no backend runs this model within {settings.most_error:.1e} of eager: {said}")
+    """Return what to raise if every backend was refused, for these reasons."""
+    refusals = "; ".join(f"{backend}: {why}" for backend, why in reasons)
+    return ExportError(f"no backend runs this model within {settings.most_error:.1e} of eager: {refusals}")
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as long as another a call takes: the median, and what that is at most, 39 times in 40."""
+    """How many times as long as another a call takes: the median, and its upper bound, right 39 times in 40."""
 
     median: float
     most: float
 
 
 def compared(call: Callable[[], object], other: Callable[[], object], limit: float) -> Ratio:
-    """Return how many times as long as the `other` a call takes, from pairs of runs that follow each other.
+    """Return how many times as long as the `other` a call takes, from pairs of consecutive runs.
 
-    Pairs are added while they leave open whether that is over the `limit`, as they do where the machine is busy.
+    Pairs are added while it is open whether that is over the `limit`, as on a busy machine.
     """
     runs, ratios = _runs(other), list[float]()
     for _ in range(ATTEMPTS):
@@ -223,7 +223,7 @@ class Chain:
 
     @property
     def worst(self) -> float:
-        """The largest `overhead`, as far as that is known; 1 if the model is not cut."""
+        """The largest `overhead`, as far as it is known; 1 if the model is not cut."""
         return max((ratio.most for ratio in self.overhead.values()), default=1.0)
 
 
@@ -251,7 +251,7 @@ class Tuner:
     ) -> Chain:
         """Return the model cut into stages on this backend; for the limits see `build_program`.
 
-        Each cut costs about the same, which says how many are affordable where a chain takes too long.
+        Each cut costs about the same, so if a chain takes too long, its cost shows how many are affordable.
         """
         points = cut_points(self.cuttable)
         if not points or (seconds <= 0 and least_bytes <= 0):
@@ -274,8 +274,8 @@ class Tuner:
     def packed(self, chain: Chain, candidate: Candidate[StageFunction]) -> Chain | None:
         """Return the chain with stages that run rows of different lengths without their padding, if that pays.
 
-        It has to save a share of a batch's time, and to cost hardly any of a row's that runs alone. The rows of the
-        batch have half a usual length to all of that, as those that are chosen to run together.
+        It must save a share of a batch's time, and cost hardly any of the time of a row that runs alone. The rows of
+        the batch have between half and all of a usual length, like those that are chosen to run together.
         """
         if not backend_named(candidate.backend).packs or chain.whole.buckets:
             return None
@@ -306,7 +306,7 @@ class Tuner:
         return tuple(seconds)
 
     def _compile(self, candidate: Candidate[StageFunction], points: tuple[int, ...], limit: float = inf) -> Chain:
-        """Return the chain cut at these points of `cuttable`, where alone its activations carry something."""
+        """Return the chain cut at these points of `cuttable`; only there its activations carry something."""
         graph, uncut = self.exported.graph, candidate.made
         assert uncut is not None, f"{candidate.backend} was refused"
         if not points:

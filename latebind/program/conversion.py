@@ -1,4 +1,4 @@
-"""A graph as a model of OpenVINO, converted in memory by its frontend for torch.
+"""A graph as an OpenVINO model, converted in memory by its frontend for torch.
 
 What follows from whole numbers alone is not part of the model: it is computed first (`numeric`).
 """
@@ -42,9 +42,9 @@ ATTENTION = "aten.scaled_dot_product_attention.default"
 
 
 def converted(graph: Graph, weights: Mapping[str, Tensor], *, packs: bool) -> Converted:
-    """Return a graph as a model of OpenVINO, whose constants share the memory of the weights.
+    """Return a graph as an OpenVINO model, whose constants share the memory of the weights.
 
-    Where it `packs`, it takes the places of words too, if that gains anything. Raises `ExportError` if OpenVINO has no
+    If it `packs`, it takes the places of words too, if that gains anything. Raises `ExportError` if OpenVINO has no
     conversion for an operator of the graph, or is not sure to compute with whole numbers as torch does.
     """
     graph = _with_masked_rows(graph)
@@ -58,9 +58,9 @@ def converted(graph: Graph, weights: Mapping[str, Tensor], *, packs: bool) -> Co
     copied = {place: sources[value] for place, (_, value) in enumerate(graph.outputs) if value in sources}
     model = None
     if len(copied) < len(graph.outputs):
-        model = _convert(graph, rebuild(graph, weights, operator=resolve))  # it converts no reshapes, but views
+        model = _convert(graph, rebuild(graph, weights, operator=resolve))  # it converts views, not reshapes
         kept = [output.get_node().input_value(0) for place, output in enumerate(model.outputs) if place not in copied]
-        model = openvino.Model(kept, model.get_parameters())  # it would share the memory of inputs that are results
+        model = openvino.Model(kept, model.get_parameters())  # results that are inputs would share their memory
     return Converted(
         model=model,
         inputs=graph.inputs,
@@ -95,10 +95,10 @@ def _convert(graph: Graph, module: GraphModule) -> Foreign:
 
 
 def _with_masked_rows(graph: Graph) -> Graph:
-    """Return the graph with 0 for what attends to nothing, as torch has it: OpenVINO has NaN there.
+    """Return the graph with 0 for rows that attend to nothing, as in torch: OpenVINO gives NaN there.
 
-    Whether there is such a row follows from the mask, which is the same for all blocks, so torch finds it out first. A
-    mask that is added to scores hides by minus infinity, as that of nn.TransformerEncoder does, or hides nothing whole.
+    Whether there is such a row follows from the mask, which is the same for all blocks, so it is computed once, first.
+    A mask added to the scores hides by minus infinity, as that of nn.TransformerEncoder does, or hides no row entirely.
     """
     types, nodes, whole = graph.types(), list[Node](), dict[str, str]()
     made = {node.name: node for node in graph.nodes}
@@ -123,7 +123,7 @@ def _with_masked_rows(graph: Graph) -> Graph:
 
 
 def _hides(nodes: Mapping[str, Node], mask: str, kind: TensorType) -> bool:
-    """Return whether a mask may hide all there is from a row: it says which places are seen, or adds -inf to some."""
+    """Return whether a mask may hide everything from a row: it is boolean, or adds -inf at some places."""
     while kind.dtype != "bool":
         node = nodes.get(mask)
         if node is None or node.op.startswith("aten.masked_fill."):
@@ -135,23 +135,23 @@ def _hides(nodes: Mapping[str, Node], mask: str, kind: TensorType) -> bool:
 
 
 def _matmul(node: Foreign) -> list[Foreign]:
-    """Convert the matrix product, which the frontend only converts in parts.
+    """Convert the matrix product as one operator; the frontend converts it into several.
 
-    Among the parts is one that broadcasts both sides over the batch. It has no effect, but with a dynamic batch
-    OpenVINO cannot know that, and copies all that a step of a Transformer has written and read.
+    One of them broadcasts both sides over the batch. It has no effect, but with a dynamic batch OpenVINO cannot know
+    that, and copies everything that a step of a Transformer has written and read.
     """
     return [ops.matmul(node.get_input(0), node.get_input(1), False, False).output(0)]
 
 
 def reshaped(*arguments: object) -> Foreign:
-    """Stand for a view: its arguments are what is viewed, and its sizes, 0 for one that stays as it is."""
+    """Stand for a view: its arguments are what is viewed, and its sizes, 0 for one that stays unchanged."""
     raise TypeError("this stands for a view in a graph that is converted and never run")
 
 
 def _with_known_shapes(graph: Graph, module: GraphModule) -> GraphModule:
     """Change the views of `module`, which is rebuilt from `graph`, to have the sizes that do not vary; return it.
 
-    Their sizes follow from those of inputs otherwise, so that OpenVINO knows none of them before it runs. With rows of
+    Otherwise their sizes follow from those of inputs, and OpenVINO knows none of them before it runs: with rows of
     another length each time, MiniLM took 6 % longer.
     """
     types = graph.types()
@@ -173,18 +173,18 @@ def _with_known_shapes(graph: Graph, module: GraphModule) -> GraphModule:
 
 
 def _reshaped(node: Foreign) -> list[Foreign]:
-    """Convert a view whose sizes are known, but for those that stay and one that follows from the others."""
+    """Convert a view whose sizes are known, except those that stay and one that follows from the others."""
     sizes = [node.get_values_from_const_input(at) for at in range(1, node.get_input_size())]
     return [ops.reshape(node.get_input(0), ops.constant(np.array(sizes, np.int64)), special_zero=True).output(0)]
 
 
 # OpenVINO converts neither LSTM nor GRU layers from exported graphs: here each layer is one operator for all steps. A
 # conversion written in Python returns one result, while torch's operators return a tuple. So each result of a recurrent
-# operator becomes a node of its own in the graph, and the results of one operator share what was made for the first.
+# operator becomes a node of its own in the graph, and all results of one operator share what was made for the first.
 
 
 def lstm_result(*arguments: object) -> Foreign:
-    """Stand for one result of an LSTM: its arguments are the LSTM's number, the result's place, the LSTM's own."""
+    """Stand for one result of an LSTM: the arguments are the LSTM's number, the result's index, the LSTM's own."""
     raise TypeError("this stands for a result in a graph that is converted and never run")
 
 
@@ -215,7 +215,7 @@ def _with_single_results(module: GraphModule) -> GraphModule:
 
 
 def _recurrent() -> dict[str, Callable[[Foreign], list[Foreign]]]:
-    """Return the conversions of the results in one module, by operator."""
+    """Return the conversions of the results, by operator, for one module."""
     made: dict[int, list[Foreign]] = {}
 
     def convert(gates: Sequence[int], node: Foreign) -> list[Foreign]:
@@ -272,7 +272,7 @@ def _arranged(params: Sequence[Sequence[Array]], gates: Sequence[int]) -> tuple[
     """Return the weights of both directions of a layer, gates in OpenVINO's order; missing biases are 0.
 
     They are `(directions, gates * hidden, inputs)`, `(directions, gates * hidden, hidden)` and `(directions, gates *
-    hidden)`. A GRU keeps the state's bias of the new gate apart, because it is multiplied by the reset gate.
+    hidden)`. A GRU keeps the state's bias of the new gate separate, because it is multiplied by the reset gate.
     """
 
     def by_gate(array: Array) -> Array:

@@ -1,10 +1,10 @@
 """Where a graph can be cut, and cutting it. A cut is a point where a single activation is all that the rest needs.
 
 Weights do not count. Neither does what follows from sizes alone (such as a zero state of B rows, or the positions of L
-words): it is computed again behind the cut, from sizes of the activation, which must have those that are needed.
+words): it is computed again behind the cut, from the sizes of the activation, which must include those needed.
 
-A network that reads texts asks in every block which words are padding, so nowhere is one activation all that the rest
-needs. If what is needed beside the activation follows from one number for each word, that is appended to the word's
+A network that reads texts needs to know in every block which words are padding, so a single activation is nowhere
+enough. If what is needed besides the activation follows from one number for each word, that is appended to the word's
 own numbers, in their dtype (true and false as 1 and 0), and the rest is recomputed from it behind the cut: a `Carry`.
 """
 
@@ -77,13 +77,13 @@ def entry_of(graph: Graph) -> Graph:
 
 
 def fusion_safe_points(graph: Graph, points: Sequence[int]) -> tuple[int, ...]:
-    """Return those cut points that break no fusion of a compiler: the next operator is not a pointwise one."""
+    """Return the cut points that break no compiler's fusion: the next operator is not pointwise."""
     following = _following(graph)
     return tuple(point for point in points if not _is_fused(following[point].op))
 
 
 def _is_fused(op: str) -> bool:
-    """Return whether a compiler fuses an operator with the one before. A power begins a norm by the root mean square.
+    """Return whether a compiler fuses an operator with the one before. A power begins a root mean square norm.
 
     T5 and Llama compute such norms in parts, at the beginning of each block.
     """
@@ -91,7 +91,7 @@ def _is_fused(op: str) -> bool:
 
 
 def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
-    """Return the graph cut behind each of `points` (ascending, from `cut_points`), as a chain of one more graphs.
+    """Return the graph cut behind each of `points` (ascending, from `cut_points`): a chain of one graph more.
 
     The first takes the graph's inputs, the last returns its outputs. Between them passes one activation, named after
     the node that computes it. `ENTRY` may come first if `has_entry`.
@@ -116,7 +116,7 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
 def piece_of(
     graph: Graph, inputs: tuple[TensorSpec, ...], names: Collection[str], outputs: tuple[tuple[str, str], ...]
 ) -> Graph:
-    """Return the nodes of a graph that have these names, with what they need of what follows from sizes alone.
+    """Return the nodes of a graph with these names, and those they need that follow from sizes alone.
 
     A size of a tensor that is elsewhere is read off one of the `inputs`.
     """
@@ -139,7 +139,7 @@ def piece_of(
 
 
 class _Lacking:
-    """Which sizes are read behind a cut that the activation there does not have."""
+    """Finds sizes that are read behind a cut but that the activation there does not have."""
 
     def __init__(self, graph: Graph) -> None:
         self._nodes = graph.nodes
@@ -158,7 +158,7 @@ class _Lacking:
         ]
 
     def behind(self, point: int) -> bool:
-        """Return whether there are any behind this cut point, where the activation is a tensor."""
+        """Return whether there are any behind this cut point, whose activation is a tensor."""
         kind = self._nodes[point].type
         return kind is None or any(
             source <= point < last and size not in kind.shape for size, source, last in self._reads
@@ -166,7 +166,7 @@ class _Lacking:
 
 
 def size_read(node: Node, types: Mapping[str, TensorType]) -> tuple[Size | None] | None:
-    """Return the size that a node reads off a tensor, (None,) for the batch; None if it does nothing like that."""
+    """Return the size that a node reads off a tensor, (None,) for the batch; None if it does not read a size."""
     source = types.get(node.args[0].name) if node.op == SYM_SIZE and isinstance(node.args[0], Value) else None
     if source is None or not isinstance(node.args[1], int):
         return None
@@ -187,7 +187,7 @@ def size_only(graph: Graph) -> frozenset[str]:
 def _following(graph: Graph) -> list[Node]:
     """Return for each position the next node behind it that does not follow from sizes alone."""
     sizes, found = size_only(graph), list[Node]()
-    following = graph.nodes[-1] if graph.nodes else None  # behind the last one nobody asks
+    following = graph.nodes[-1] if graph.nodes else None  # behind the last one it is not used
     for node in reversed(graph.nodes):
         assert following is not None
         found.append(following)
@@ -200,8 +200,7 @@ def _following(graph: Graph) -> list[Node]:
 class Carry:
     """What the activation `main` carries: the values `carried`. The nodes `recomputed` follow from those.
 
-    Of `turned` ones, which are true or false, the contrary is carried: where an activation is filled up with 0, they
-    are true.
+    `turned` ones, which are true or false, are carried negated: where an activation is padded with 0, they are true.
     """
 
     main: str
@@ -211,7 +210,7 @@ class Carry:
 
     @property
     def name(self) -> str:
-        """The name of the activation with all that it carries: where to cut."""
+        """The name of the activation with everything that it carries: where to cut."""
         return f"{self.main}.carried"
 
 
@@ -225,7 +224,7 @@ def find_carries(graph: Graph) -> tuple[Carry, ...]:
     places = {node.name: place for place, node in enumerate(graph.nodes)}
 
     def source(value: str, main: TensorType) -> tuple[str, list[str]]:
-        """Return the first value, one number a word, from which this one can be recomputed cheaply, and by what."""
+        """Return the first value, one number a word, from which this one can be recomputed cheaply, and the nodes."""
         best, path, passed = "", list[str](), list[str]()
         while True:
             kind = types.get(value)
@@ -276,7 +275,7 @@ def with_carries(graph: Graph, wanted: Collection[Carry]) -> Graph:
 
 
 def _packed(carry: Carry, types: Mapping[str, TensorType], now: dict[str, str]) -> Iterator[Node]:
-    """Yield the nodes that join the activation with what it carries, then those that take them apart.
+    """Yield the nodes that join the activation with what it carries, then those that separate them.
 
     Updates `now` with the new names.
     """
@@ -315,7 +314,7 @@ def join_by_bytes(points: Sequence[int], sizes: Sequence[int], least: int) -> tu
     """Return the cut points to keep so that every stage has weights of at least `least` bytes, if the model has.
 
     `points` are the n - 1 cuts between n pieces with weights of `sizes` bytes. A stage ends as soon as it has enough,
-    but includes a following piece with hardly any weights (a norm). What is left at the end goes to the last stage.
+    but includes a following piece with hardly any weights (a norm). The remainder goes to the last stage.
     """
     kept: list[int] = []
     begun, left = 0, sum(sizes)
@@ -347,7 +346,7 @@ def join_by_seconds(points: Sequence[int], seconds: Sequence[float], stages: int
 class Carried:
     """What an activation carries: the numbers of a word behind the first `width`, and which of these are `masks`.
 
-    A mask is true or false of each word, and 0 for one that is filled up.
+    A mask is true or false for each word, and 0 for padding.
     """
 
     width: int
@@ -356,7 +355,7 @@ class Carried:
 
 
 def carried_in(graph: Graph) -> Carried | None:
-    """Return what the activation carries that a stage takes as its only input; None for nothing."""
+    """Return what a stage's only input, an activation, carries; None for nothing."""
     (taken,) = graph.inputs
     last, width, places = len(taken.shape), 0, dict[str, int]()
     for node in graph.nodes:

@@ -1,4 +1,4 @@
-"""Named dimensions as people declare them. Whether a module takes rows of such sizes is for its export to find out."""
+"""Named dimensions as users declare them. Whether a module takes rows of such sizes is found by its export."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -37,10 +37,10 @@ def declared(dims: Mapping[str, Dim], sizes: Mapping[str, Sequence[Size]]) -> De
 
 
 def from_export(inputs: Tensors, dynamic: Dynamic) -> Declared:
-    """Return what varies in these example inputs, as `dynamic_shapes` of `torch.export.export` say it.
+    """Return what varies in these example inputs, given like the `dynamic_shapes` of `torch.export.export`.
 
     Dimensions are `Dim`s of `torch.export` or of latebind; `32*torch.export.Dim("h", min=1, max=32)` goes in steps of
-    32. The batch always varies and need not be said. Raises `ConfigError`.
+    32. The batch always varies and need not be declared. Raises `ConfigError`.
     """
     names, tensors = input_names(inputs), tensors_of(inputs)
     if isinstance(dynamic, Mapping):
@@ -58,23 +58,23 @@ def from_export(inputs: Tensors, dynamic: Dynamic) -> Declared:
     for name, tensor, entry in zip(names, tensors, entries, strict=True):
         sizes[name] = list(tensor.shape[1:])
         for place, given in _by_place(entry, tensor, f"dims: {name}").items():
-            said = f"dims: dimension {place} of {name}"
-            dim = None if place == 0 else _dim(given, said)
+            where = f"dims: dimension {place} of {name}"
+            dim = None if place == 0 else _dim(given, where)
             if dim is None:
                 continue
             if dims.setdefault(dim.name, dim) != dim:
                 both = f"{dims[dim.name].range()} elsewhere, and {dim.range()} here"
-                raise ConfigError(f"{said}: {dim.name} is {both}: declare it once")
+                raise ConfigError(f"{where}: {dim.name} is {both}: declare it once")
             size = tensor.shape[place]
             if not dim.allows(size) or found.setdefault(dim.name, size) != size:
                 also = f", {found[dim.name]} in another input" if dim.name in found else ""
-                raise ConfigError(f"{said}: {dim.name} is {dim.range()}, and {size} in the example inputs{also}")
+                raise ConfigError(f"{where}: {dim.name} is {dim.range()}, and {size} in the example inputs{also}")
             sizes[name][place - 1] = dim.name
     return declared(dims, sizes)
 
 
-def _by_place(entry: object, tensor: Tensor, said: str) -> Mapping[int, object]:
-    """Return what is said of the dimensions of one input, by their number."""
+def _by_place(entry: object, tensor: Tensor, where: str) -> Mapping[int, object]:
+    """Return the entries for the dimensions of one input, by their number; `where` begins errors."""
     if entry is None:
         return {}
     if isinstance(entry, Sequence) and len(entry) == tensor.dim():
@@ -82,21 +82,23 @@ def _by_place(entry: object, tensor: Tensor, said: str) -> Mapping[int, object]:
     if isinstance(entry, Mapping) and all(place in range(tensor.dim()) for place in entry):
         return entry
     places = f"0 (the batch) to {tensor.dim() - 1}"
-    raise ConfigError(f"{said} has dimensions {places}: give them by number, as {{1: Dim('L', 1, 512)}}, or one by one")
+    raise ConfigError(
+        f"{where} has dimensions {places}: give them by number, as {{1: Dim('L', 1, 512)}}, or one by one"
+    )
 
 
-def _dim(given: object, said: str) -> Dim | None:
+def _dim(given: object, where: str) -> Dim | None:
     """Return a dimension as latebind knows it; None for one that is fixed."""
     if given is None or isinstance(given, int) or given == ExportDim.STATIC:
         return None
     if isinstance(given, Dim):
-        return checked(given, said)
+        return checked(given, where)
     if not isinstance(given, ExportDim):  # such as Dim.AUTO and Dim.DYNAMIC
-        raise ConfigError(f"{said}: {given!r:.80} has no name and no range: write Dim('L', min=1, max=512)")
+        raise ConfigError(f"{where}: {given!r:.80} has no name and no range: write Dim('L', min=1, max=512)")
     root, computed = getattr(given, "root", given), getattr(given, "fn", int)  # of one such as 32*h + 1
     step = computed(1) - computed(0)
     if computed(0):
-        raise ConfigError(f"{said}: {given.__name__} is not served: give a Dim, or a multiple of one")
+        raise ConfigError(f"{where}: {given.__name__} is not served: give a Dim, or a multiple of one")
     if not isinstance(root.max, int):
-        raise ConfigError(f"{said}: {root.__name__} has no largest size: write Dim({root.__name__!r}, min=1, max=512)")
-    return checked(Dim(root.__name__, max(root.min, 1) * step, root.max * step, step), said)
+        raise ConfigError(f"{where}: {root.__name__} has no largest size: write Dim({root.__name__!r}, min=1, max=512)")
+    return checked(Dim(root.__name__, max(root.min, 1) * step, root.max * step, step), where)

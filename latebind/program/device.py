@@ -18,14 +18,14 @@ NO_TORCH = "torch is not installed: pip install 'latebind[torch]'"
 
 
 def without_torch(what: object, backend: str) -> str:
-    """Return what is wrong where a model of this place is to run on this backend, and torch is not there."""
+    """Return the error for a model, `what`, that is to run on this backend while torch is not installed."""
     if backend in OPENVINO:
         return f"{what} was built without the files that OpenVINO reads by itself, and {NO_TORCH}, or build it again"
     return f"{what} runs on the backend {backend}, which is torch's, and {NO_TORCH}"
 
 
 def check_adaptation(config: AdaptationConfig) -> None:
-    """Raise `ConfigError` if adaptation is wanted, which takes torch, and that is not there."""
+    """Raise `ConfigError` if adaptation is wanted, which needs torch, and torch is not installed."""
     if config.on and not has_torch():
         raise ConfigError(f"--adapt trains learned caches, which torch does, and {NO_TORCH}, or leave it out")
 
@@ -86,7 +86,7 @@ def has_torch() -> bool:
 
 @cache
 def processor_flags() -> frozenset[str]:
-    """Return what Linux says that this processor can do, such as "avx512_vnni"; nothing elsewhere."""
+    """Return the processor's flags as Linux lists them, such as "avx512_vnni"; none on other systems."""
     file = Path("/proc/cpuinfo")
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else []
     return frozenset(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))

@@ -22,12 +22,14 @@ TorchArgument = Any  # an fx node, a torch constant, a number, or a list of thes
 
 
 class Eager(Backend):
-    """Torch, operator by operator. Every graph that can be exported runs, and raises where the module does."""
+    """Torch, operator by operator. Runs every graph that can be exported, and raises where the module does."""
 
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
         """Rebuild the graph as a module; the number of threads is set for the whole process."""
         torch.set_num_threads(use.threads)
-        run = rebuild(graph, weights, device=use.device).forward  # calling the module itself would look for hooks first
+        run = rebuild(
+            graph, weights, device=use.device
+        ).forward  # a call of the module itself would look for hooks first
 
         def stage(*inputs: Tensor) -> tuple[Tensor, ...]:
             if torch.is_inference_mode_enabled():  # serving threads enter it once
@@ -99,7 +101,7 @@ def copy_input_views(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) ->
 
 
 def in_eager(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
-    """Return what computes the graph's outputs operator by operator by torch: the reference for every backend."""
+    """Return a call that computes the graph operator by operator with torch: the reference for every backend."""
     if graph.buckets:
         return by_bucket(graph, partial(in_eager, weights=weights))
     module = rebuild(graph, weights)  # takes as long as many calls of a small graph
@@ -113,7 +115,7 @@ def in_eager(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
 
 
 def in_float64(graph: Graph, weights: Mapping[str, Tensor]) -> StageFunction:
-    """Return what computes the graph's outputs in float64, by which a difference is told from rounding."""
+    """Return a call that computes the graph's outputs in float64, which tells a difference from rounding."""
     if graph.buckets:
         return by_bucket(graph, partial(in_float64, weights=weights))
 

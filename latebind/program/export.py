@@ -1,6 +1,6 @@
 """Exports a `torch.nn.Module` to a `Graph` and its weights, with `torch.export`. Runs the module: a trusted step.
 
-Refuses what cannot be served, with what to change in the module.
+Refuses what cannot be served, and says what to change in the module.
 """
 
 import logging
@@ -35,7 +35,7 @@ from latebind.program.symbols import Fixing, export_for_all_sizes, layers_of_any
 
 Foreign = Any  # an object of torch or the module, of any type
 Tensors = Mapping[str, Tensor] | Sequence[Tensor]  # inputs, by name or in order
-FURTHER_SIZES = 6  # beside those at the ends, at which the module is run before anything is compared
+FURTHER_SIZES = 6  # besides both ends, at which the module is run before anything is compared
 EXPORT_BATCH = 3  # torch.export treats 0 and 1 specially, so examples have another size
 
 BRANCHING = (
@@ -43,12 +43,10 @@ BRANCHING = (
     "between them in a query (docs/query-files.md)"
 )
 PACKED = (
-    "packed sequences cannot be exported: give padded rows to the LSTM or GRU as they are, and pick what belongs to "
-    "the length of each row from its outputs, by torch.where or gather"
+    "packed sequences cannot be exported: give padded rows to the LSTM or GRU as they are, and select what belongs to "
+    "the length of each row from its outputs, with torch.where or gather"
 )
-RANGED = (
-    "the code takes another way, or raises, at the other sizes: declare a range without them, or compute alike for all"
-)
+RANGED = "the code takes another branch, or raises, at other sizes: declare a range without them, or compute all alike"
 HINTS = {
     "generated guard": RANGED,
     "data-dependent": BRANCHING,
@@ -109,9 +107,9 @@ def trace(module: nn.Module, inputs: Tensors, **given: Unpack[Names]) -> Exporte
 
 
 def export_any_size(module: nn.Module, inputs: Tensors, **names: Unpack[Names]) -> tuple[Exported, str]:
-    """Return what `export` does and "", or, where the module's code fixes sizes, a graph for each of a few and why.
+    """Return what `export` does and "", or, if the module's code fixes sizes, a graph for each of a few and why.
 
-    That is where in the code, in words. Weights that are equal in several graphs are there once.
+    The reason says where in the code. Weights that are equal in several graphs are stored once.
     """
     try:
         return export(module, inputs, **names), ""
@@ -143,9 +141,9 @@ def _export_buckets(module: nn.Module, inputs: Tensors, names: Names) -> Exporte
 
 
 def merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str, Tensor]]:
-    """Return graphs over one set of weights: those that are equal in several graphs are there once.
+    """Return graphs over one set of weights: those that are equal in several graphs are stored once.
 
-    Equal are those of one name, and those that lie in one memory under several names.
+    Weights are equal if they have one name, or share memory under several names.
     """
     graphs: dict[str, Graph] = {}
     weights: dict[str, Tensor] = {}
@@ -166,7 +164,7 @@ def merged(exported: Mapping[str, Exported]) -> tuple[dict[str, Graph], dict[str
 
 
 def made_of_another(module: object) -> str | None:
-    """Return what `module` is, if it was made of a module that should be built in its place; else None."""
+    """Return what `module` is, if it was made of a module that should be built instead; else None."""
     if isinstance(module, ExportedProgram) or (isinstance(module, GraphModule) and "eval" in vars(module)):
         return "a program of torch.export, in which the size of the batch may be fixed"
     if isinstance(module, torch.jit.ScriptModule):
@@ -207,8 +205,8 @@ def run_module(module: nn.Module, inputs: Tensors, *, outputs: Sequence[str] | N
 def _for_inference(module: nn.Module) -> Iterator[None]:
     was_training, was_fast = module.training, torch.backends.mha.get_fastpath_enabled()
     module.eval()
-    # The fast path of nn.TransformerEncoder leaves masked words out, by nested tensors: where all are masked it raises,
-    # and says 0 of those that are. What is exported is the usual path.
+    # The fast path of nn.TransformerEncoder leaves masked words out, with nested tensors: it raises if all are masked,
+    # and returns 0 for those that are. The usual path is exported.
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
@@ -227,7 +225,7 @@ class _Flat(nn.Module):
     def call(self, *tensors: Tensor) -> Foreign:
         """Return what the module returns, or only the wanted entries of its dictionary.
 
-        It gets copies, which it may write to: the rows are others' too.
+        It gets copies, which it may write to: the rows are used elsewhere too.
         """
         tensors = tuple(tensor.clone() for tensor in tensors)
         named = dict(zip(self._keywords or (), tensors, strict=False))
@@ -267,8 +265,8 @@ def _keywords(module: nn.Module, inputs: Tensors) -> tuple[str, ...] | None:
         return None
     takes = ", ".join(parameter.name for parameter in parameters)
     raise ExportError(
-        f"the module's forward({takes}) knows no {', '.join(sorted(unknown))}: name all inputs as it does, "
-        "or none of them, and they go in order"
+        f"the module's forward({takes}) has no {', '.join(sorted(unknown))}: name all inputs as it does, or none of "
+        "them, and they are passed in order"
     )
 
 
@@ -288,13 +286,13 @@ def in_order(data: Tensors, examples: Tensors) -> tuple[Tensor, ...]:
     if [tensor.shape[1:] for tensor in rows] != [tensor.shape[1:] for tensor in wanted]:
         shapes = [[list(tensor.shape[1:]) for tensor in tensors] for tensors in (rows, wanted)]
         raise ConfigError(
-            f"the data has rows of shapes {shapes[0]}, and the examples of {shapes[1]}: give rows of both alike"
+            f"the data has rows of shapes {shapes[0]}, and the examples of {shapes[1]}: give both the same shapes"
         )
     return tuple(tensor.to(one.dtype) for tensor, one in zip(rows, wanted, strict=True))
 
 
 def input_names(inputs: Tensors, given: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the names of example inputs for clients. Raises `ExportError` for what are none."""
+    """Return the names of example inputs for clients. Raises `ExportError` if they are no example inputs."""
     tensors = tensors_of(inputs)
     for tensor in tensors:
         if not isinstance(tensor, Tensor) or tensor.shape[:1] in {(), (0,)} or tensor.device.type != "cpu":
@@ -320,16 +318,16 @@ def _try_run(called: _Flat, rows: tuple[Tensor, ...], sizes: Mapping[str, int]) 
     except ExportError:  # raised by `_Flat`
         raise
     except Exception as error:  # the module is foreign code: whatever it raises is the reason to report
-        told = f"the module raised on {EXPORT_BATCH} rows of the example inputs"
+        message = f"the module raised on {EXPORT_BATCH} rows of the example inputs"
         if sizes:
             own = ", ".join([f"{name}={size}" for name, size in sizes.items()])
-            told += f" with {own}{_place(extract_tb(error.__traceback__))}: {error!r}. It has to take every size"
+            message += f" with {own}{_place(extract_tb(error.__traceback__))}: {error!r}. It has to take every size"
             raise ExportError(
-                f"{told} that is declared: write x.shape[1] where the code has a number, declare the range that it "
-                "takes, or give examples whose numbers are right in rows of any size, as 0 for a place in the row"
+                f"{message} that is declared: write x.shape[1] where the code has a number, declare the range that it "
+                "takes, or give examples whose numbers are valid in rows of any size, such as 0 for a position"
             ) from error
         raise ExportError(
-            f"{told}: {error!r}. Give rows as its forward takes them, by name what it takes by name only; {ONE_ROW}"
+            f"{message}: {error!r}. Give rows as its forward takes them, and keyword-only arguments by name; {ONE_ROW}"
         ) from error
     if isinstance(found, PackedSequence):
         raise ExportError(f"the module returns a PackedSequence: {PACKED}")
@@ -384,7 +382,7 @@ def _try_export(
             return decomposed
     except Exception as error:  # as above: export runs the module and raises dozens of kinds of error
         frames = extract_tb(error.__traceback__)
-        # An LSTM or GRU of torch fails on packed sequences only; what is raised names neither.
+        # An LSTM or GRU of torch fails on packed sequences only; the error names neither.
         packs = any(frame.filename.endswith("nn/modules/rnn.py") for frame in frames)
         reason = PACKED if packs else _reason(str(error))
         place = _place(frames) or _place(fixing.frames)
@@ -395,7 +393,7 @@ def _try_export(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress what torch logs and prints when an export fails: the error says it in one line."""
+    """Suppress what torch logs and prints when an export fails: the error gives it in one line."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -426,7 +424,7 @@ def _reason(message: str) -> str:
     hint = next((hint for sign, hint in HINTS.items() if sign in message), "rewrite this part with tensor operations")
     first, _, rest = message.strip().partition("\n")
     first = first.partition(" For more information")[0][:300].rstrip(". ")
-    if first.startswith("Constraints violated"):  # what is, is on the next line
+    if first.startswith("Constraints violated"):  # which ones, the next line says
         first = rest.partition("\n")[0].partition(" If you're using")[0].lstrip(" -")
         for name, size in re.findall(r"(\w+) = (L\['tensors'\]\[\d+\]\.size\(\)\[\d+\])", first):
             first = first.replace(f"{name} = {size}", name).replace(size, name)

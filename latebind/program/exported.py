@@ -19,7 +19,7 @@ Foreign = Any  # an object of torch, of any type
 
 FIXED = "the code fixes a size: write x.shape[0] for the batch, or x.shape[1] for a length, where the number stands"
 ALIAS = "aten.alias.default"  # returns its argument
-# How torch.export notes an operator that does more than return tensors: `with_effects(token, operator, ...)`.
+# How torch.export marks an operator that does more than return tensors: `with_effects(token, operator, ...)`.
 EFFECT = "with_effects"
 
 AS_PARTS = "let the module take or return torch.view_as_real(x), which has both parts in float32"
@@ -34,7 +34,7 @@ DTYPE_HINTS = {
 
 
 class SizeFixed(ExportError):
-    """The module's code takes a named dimension for a number, or knows some of its sizes only."""
+    """The module's code fixes a named dimension to a number, or handles only some of its sizes."""
 
 
 class Reader:
@@ -49,8 +49,8 @@ class Reader:
         self._inputs = dict(zip(self._signature.user_inputs, self._specs, strict=True))
         self._outputs = outputs
         self._dims = {dim.name: dim for dim in dims}
-        self._steps: dict[Foreign, Dim] = {}  # what torch calls the number of steps of each
-        self._first: dict[Size | None, tuple[str, int]] = {}  # where each size can be read off first
+        self._steps: dict[Foreign, Dim] = {}  # by torch's symbol for its number of steps
+        self._first: dict[Size | None, tuple[str, int]] = {}  # the first place where each size can be read
         self._nodes: list[Node] = []
         self._weights: dict[str, Tensor] = {}
         self._weight_of: dict[str, str] = {}
@@ -59,7 +59,7 @@ class Reader:
     def read(self) -> tuple[Graph, dict[str, Tensor]]:
         """Return graph and weights; raises `ExportError` for what cannot be served."""
         results = self._results(self._program.graph.output_node().args[0])
-        needed = _upstream([found for found in results if isinstance(found, FxNode)])  # others check what is known
+        needed = _upstream([found for found in results if isinstance(found, FxNode)])  # others only check what is known
         for node in self._program.graph.nodes:
             if node.op == "placeholder" and node.name not in self._signature.input_tokens:  # of an `EFFECT`
                 self._read_placeholder(node)
@@ -94,7 +94,7 @@ class Reader:
             self._first.setdefault(None, (public, 0))
             for axis, size in enumerate(self._specs[public].sizes, 1):
                 if isinstance(size, str):
-                    if isinstance(value.shape[axis], int):  # fixed behind the checks of torch, in a decomposition
+                    if isinstance(value.shape[axis], int):  # fixed in a decomposition, after torch's checks
                         raise SizeFixed(
                             f"the module cannot be exported for all sizes: {size} stays {value.shape[axis]}: {FIXED}"
                         )
@@ -114,7 +114,7 @@ class Reader:
         if op == EFFECT:
             raise ExportError(
                 f"the module uses {_op_name(node.args[1])!r}, which cannot be served: it does more than return "
-                "tensors. Where it raises for some values, as in torch.linalg.inv, take what answers for all: inv_ex"
+                "tensors. If it raises for some values, as torch.linalg.inv does, use one that never does: inv_ex"
             )
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and (first := self._first.get(self._size(value))) is not None:
@@ -194,7 +194,7 @@ def _upstream(nodes: list[FxNode]) -> set[str]:
 
 
 def _is_as_it_was(node: FxNode) -> bool:
-    """Return whether the stated strides are the tensor's own: channels last, `AdaptiveAvgPool2d(1)` states them.
+    """Return whether the given strides are the tensor's own: with channels last, `AdaptiveAvgPool2d(1)` gives them.
 
     Strides may only differ for dimensions of size 1, where they have no effect.
     """
@@ -225,4 +225,4 @@ def dtype_name(dtype: torch.dtype, what: str) -> str:
     if name in ITEM_BYTES:
         return name
     hint = DTYPE_HINTS.get(name, f"use one of {', '.join(ITEM_BYTES)}")
-    raise ExportError(f"{what} of the module has dtype {name}, which clients cannot be sent or send: {hint}")
+    raise ExportError(f"{what} of the module has dtype {name}, which clients can neither send nor receive: {hint}")

@@ -1,7 +1,7 @@
 """A network as data: inputs, operator calls in order, outputs. Plain values only, which are stored as JSON.
 
-A `Graph` is a whole model or one stage of it. Both have the same form, so cutting is slicing (`cut`). Reading a file
-trusts nothing: every name, type and reference is checked, and no code is looked up.
+A `Graph` is a whole model or one stage of it. Both have the same form, so cutting is slicing (`cut`). Files are not
+trusted: every name, type and reference is checked, and no code is looked up.
 """
 
 import math
@@ -49,7 +49,7 @@ Argument = Value | Weight | Constant | str | float | int | bool | None | tuple["
 class TensorType:
     """The type of a node's result. A dimension None is the batch; -1 is another size that depends on the batch.
 
-    A size as text is one in terms of the graph's named dimensions.
+    A size given as text is in terms of the graph's named dimensions.
     """
 
     dtype: str
@@ -107,7 +107,7 @@ class Graph:
     see with the name of the value. `dims` are the named dimensions, in which sizes differ from row to row.
 
     Where a module's code fixes sizes, there are `buckets` in place of nodes: graphs for fixed sizes, the smallest
-    first. A row is filled up to the first that it fits (`backends.Bucketed`).
+    first. A row is padded to the first that it fits (`backends.Bucketed`).
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -136,13 +136,13 @@ class Graph:
         return tuple(self.spec(name, types[value]) for name, value in self.outputs)
 
     def spec(self, name: str, kind: TensorType) -> TensorSpec:
-        """Return a tensor of rows of this type; those of a type that has no rows have no dimension."""
+        """Return the spec of a tensor with rows of this type; without dimensions if the type has no rows."""
         sizes = kind.row or ()
         shape = tuple(size_of(size, self.largest) for size in sizes)
         return TensorSpec(name, kind.dtype, shape, sizes=() if shape == sizes else sizes)
 
     def _of_buckets(self) -> tuple[TensorSpec, ...]:
-        """Return the outputs with sizes in terms of the named dimensions: what those of all buckets follow from."""
+        """Return the outputs with sizes in terms of the named dimensions, which fit those of all buckets."""
         known, found = self.bucket_sizes(), list[TensorSpec]()
         for of_output in zip(*(bucket.output_specs() for bucket in self.buckets), strict=True):
             sizes = tuple(_in_terms(known, each) for each in zip(*(spec.shape for spec in of_output), strict=True))
@@ -159,7 +159,7 @@ class Graph:
 
     @property
     def axes(self) -> dict[str, tuple[int, int]]:
-        """Where each named dimension is among the inputs: the input's place, and the dimension with the batch."""
+        """Where each named dimension is among the inputs: the input's index, and the axis, counting the batch."""
         return {
             size: (place, axis)
             for place, spec in enumerate(self.inputs)
@@ -170,12 +170,12 @@ class Graph:
 
     @property
     def whole(self) -> "Graph":
-        """What has nodes: itself, or the largest of its buckets."""
+        """The graph itself, or the largest of its buckets: the one that has nodes."""
         return self.buckets[-1] if self.buckets else self
 
     @property
     def largest(self) -> dict[str, int]:
-        """The most of each named dimension."""
+        """The largest size of each named dimension."""
         return {dim.name: dim.most for dim in self.dims}
 
     def map_arguments(self, change: Callable[[Argument], Argument]) -> "Graph":
@@ -184,7 +184,7 @@ class Graph:
         return replace(self, nodes=nodes, buckets=tuple(bucket.map_arguments(change) for bucket in self.buckets))
 
     def aliased(self, names: Mapping[str, str]) -> "Graph":
-        """Return the graph without the nodes in `names`; what read one of them reads the value that it is named for."""
+        """Return the graph without the nodes in `names`; their readers read the values that `names` maps them to."""
         last = {name: name for name in names}
         for name in names:
             while last[name] in names:
@@ -204,9 +204,9 @@ class Graph:
 
 
 def _in_terms(known: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> Size:
-    """Return a size that has these values for some `known` sizes of named dimensions, in terms of one of them.
+    """Return a size that has the values `sizes` at `known` sizes of named dimensions, in terms of one of these.
 
-    Raises `ExportError` where it is neither the same for all nor grows evenly.
+    Raises `ExportError` if it is neither constant nor grows evenly.
     """
     if len(set(sizes)) == 1:
         return sizes[0]
@@ -217,13 +217,13 @@ def _in_terms(known: Sequence[Mapping[str, int]], sizes: Sequence[int]) -> Size:
         steps, more = own[-1] - own[0], sizes[-1] - sizes[0]
         if steps <= 0 or more <= 0:
             continue
-        times = max(1, more // steps)  # else one more for `every` so many, as behind a stride
+        times = max(1, more // steps)  # else one more for each `every`, as after a stride
         each_of = range(max(1, steps // (more + 1)), steps // max(more - 1, 1) + 2) if times == 1 else (1,)
         for every, phase in islice(((one, more) for one in each_of for more in range(one)), MOST_TRIED):
             plus = sizes[0] * every - times * own[0] + phase
             if all((times * one + plus) // every == size for one, size in zip(own, sizes, strict=True)):
                 return f"({times} * {name} + {plus}) // {every}"
-    raise ExportError(f"an output has sizes {list(sizes)} for {list(known)}: return one that grows with what is read")
+    raise ExportError(f"an output has sizes {list(sizes)} for {list(known)}: return one that grows with its input")
 
 
 def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
@@ -280,7 +280,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaul
     nodes: list[_Node]
     outputs: list[tuple[str, str]]
     dims: tuple[Dim, ...] = ()
-    buckets: list["_File"] = msgspec.field(name="rungs", default_factory=list)  # as they have been called
+    buckets: list["_File"] = msgspec.field(name="rungs", default_factory=list)  # their name in files
 
 
 def graph_to_json(graph: Graph) -> bytes:
@@ -315,11 +315,11 @@ def _written(argument: Argument) -> Json:
     return argument
 
 
-Known = Callable[[str], object]  # raises `RepositoryError` for the name of an operator that is not to be
+Known = Callable[[str], object]  # raises `RepositoryError` for an operator's name that is not allowed
 
 
 def read_graph_file(directory: ModelDirectory, name: str, *, known: Known = resolve) -> Graph:
-    """Return the graph in a listed file; raises `RepositoryError` naming it if there is none in it."""
+    """Return the graph in a listed file; raises `RepositoryError`, which names the file, if it holds none."""
     try:
         return graph_from_json(directory.read(name, most=MOST_BYTES), known=known)
     except RepositoryError as error:
@@ -328,13 +328,13 @@ def read_graph_file(directory: ModelDirectory, name: str, *, known: Known = reso
 
 
 def graph_from_json(data: bytes, *, known: Known = resolve) -> Graph:
-    """Return the graph that `data` describes; operators need be `known` only where some are to be run.
+    """Return the graph that `data` describes; `known` checks the name of each operator.
 
     Raises `RepositoryError` if it is not such a file, names an operator that is not allowed, defines a name twice, or
     reads a value that no earlier node computes (so there are no cycles).
     """
     try:
-        if (count := data.count(b'"op"')) > MOST_NODES:  # known before objects are made of them, which takes long
+        if (count := data.count(b'"op"')) > MOST_NODES:  # counted before objects are made of them, which takes long
             raise RepositoryError(f"the graph has {count} nodes, more than {MOST_NODES}: build a smaller model")
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -349,7 +349,7 @@ def _read(file: _File, known: Known) -> Graph:
     graph = Graph((), (), tuple(file.outputs), file.dims)
     named = {dim.name for dim in file.dims}
     if not make_sense(file.dims):
-        raise RepositoryError(f"the graph has the named dimensions {named!s:.200}, which make no sense: build it again")
+        raise RepositoryError(f"the graph has the named dimensions {named!s:.200}, which are invalid: build it again")
     for spec in file.inputs:
         fixed = [size for size in spec.shape if size not in named]
         if spec.dtype not in ITEM_BYTES or any(isinstance(size, str) or not 0 <= size < MOST_SIZE for size in fixed):
@@ -367,7 +367,7 @@ def _read(file: _File, known: Known) -> Graph:
 
 
 def checked_buckets(graph: Graph) -> Graph:
-    """Return a graph with buckets; raises `RepositoryError` for such as are not the same graph for other sizes."""
+    """Return a graph with buckets; raises `RepositoryError` unless they are the same graph for several sizes."""
 
     def tensors(one: Graph) -> object:
         return [(spec.name, spec.dtype) for spec in one.inputs], [name for name, _ in one.outputs]
@@ -378,7 +378,7 @@ def checked_buckets(graph: Graph) -> Graph:
         sizes = graph.bucket_sizes()
         for bucket, each in zip(graph.buckets, sizes, strict=True):
             if [spec.shape for spec in bucket.inputs] != [spec.shape_of(each) for spec in graph.inputs]:
-                raise ValueError(f"one takes something else than rows of {each}")
+                raise ValueError(f"one does not take rows of {each}")
         if graph.nodes or not graph.dims or sizes[-1] != graph.largest:
             raise ValueError("the last one is not for the largest rows")
         graph.output_specs()
@@ -388,7 +388,7 @@ def checked_buckets(graph: Graph) -> Graph:
 
 
 def _makes_sense(size: Size, ends: Sequence[Mapping[str, int]]) -> bool:
-    """Return whether a size is one of a tensor, or -1, at both ends of the named dimensions."""
+    """Return whether a size is a valid one of a tensor, or -1, at both ends of the named dimensions."""
     try:
         return all((0 if isinstance(size, str) else -1) <= size_of(size, end) < MOST_SIZE for end in ends)
     except ValueError:
@@ -432,13 +432,15 @@ def _check_references(graph: Graph) -> None:
     for maker in makers:
         for value in maker.values() if isinstance(maker, Node) else ():
             if value not in known:
-                raise RepositoryError(f"node {maker.name!r} of the graph reads {value!r}, which no earlier node makes")
+                raise RepositoryError(
+                    f"node {maker.name!r} of the graph reads {value!r}, which no earlier node computes"
+                )
         if maker.name in known or not NAME.fullmatch(maker.name):
-            raise RepositoryError(f"the graph makes the value {maker.name[:80]!r} twice, or that is not a valid name")
+            raise RepositoryError(f"the graph defines {maker.name[:80]!r} twice, or that is not a valid name")
         known.add(maker.name)
     tensors = graph.types()
     for output, value in graph.outputs:
         if value not in tensors:
-            raise RepositoryError(f"output {output!r} of the graph is {value!r}, which is no tensor of the graph")
+            raise RepositoryError(f"output {output!r} of the graph is {value!r}, which is not a tensor of the graph")
     if not graph.inputs or not graph.outputs:
         raise RepositoryError("the graph has no input or no output: build the model again")

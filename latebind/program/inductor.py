@@ -21,7 +21,7 @@ from latebind.program.lengths import at_size, tried_sizes
 from latebind.program.whole_numbers import divides, find_limits
 
 WARM_BATCHES = (1, 4)  # torch.compile treats size 1 specially
-WARM_SIZES = 2  # of named dimensions: the largest, and the least, which may be 1
+WARM_SIZES = 2  # of named dimensions: the largest and the smallest, which may be 1
 
 
 class Inductor(Backend):
@@ -39,9 +39,9 @@ class Inductor(Backend):
         return "torch.compile needs a C++ compiler: install g++ or clang++"
 
     def compile(self, graph: Graph, weights: Mapping[str, Tensor], use: CompileOptions) -> StageFunction:
-        """Compile for a batch of one and for larger ones now, so that no request waits for a compiler.
+        """Compile now for a batch of one and for larger ones, so that no request waits for a compiler.
 
-        That takes seconds unless torch's own cache has it. Compiled programs raise for an index that is out of range,
+        That takes seconds unless torch's own cache has the result. Compiled programs raise for an index out of range,
         so they are compiled on rows within the limits of the inputs.
         """
         if (node := next(filter(divides, graph.nodes), None)) is not None:
@@ -59,14 +59,14 @@ class Inductor(Backend):
 
 
 class InductorStage:
-    """A stage as two compiled programs: one for a single row, one for any larger batch. For any number of threads.
+    """A stage as two compiled programs: one for a single row, one for any larger batch. Any thread may call it.
 
-    Where the graph has named dimensions (`sized`), both are for any size.
+    If the graph has named dimensions (`sized`), both are for any size.
 
-    Torch recompiles for a tensor of another kind (made in inference mode, or starting behind the start of its memory),
-    in another mode, and for some sizes. If several threads meet such a case, each of them compiles, until torch refuses
-    to go on (`recompile_limit`). Therefore all calls are made to look alike but for their size, and only one thread
-    runs a size for the first time.
+    Torch recompiles for a tensor of another kind (made in inference mode, or with an offset into its memory), in
+    another mode, and for some sizes. If several threads meet such a case, each of them compiles, until torch refuses
+    to go on (`recompile_limit`). So all calls are made to look alike except for their size, and only one thread runs
+    a size for the first time.
     """
 
     def __init__(self, module: GraphModule, *, sized: bool = False) -> None:
@@ -74,12 +74,12 @@ class InductorStage:
         self._one = torch.compile(module, fullgraph=True, dynamic=sized, options=options)
         self._many = torch.compile(module, fullgraph=True, dynamic=True, options=options)
         self._met: set[tuple[int, ...]] = set()
-        self._meeting = Lock()  # held by the thread that runs a size for the first time
+        self._first_run = Lock()  # held by the thread that runs a size for the first time
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the program for this batch size."""
         batch, sizes = inputs[0].shape[0], tuple([size for tensor in inputs for size in tensor.shape])
-        with nullcontext() if sizes in self._met else self._meeting:
+        with nullcontext() if sizes in self._met else self._first_run:
             with torch.inference_mode(False), torch.no_grad():
                 plain = tuple([_plain(tensor) for tensor in inputs])
                 found: tuple[Tensor, ...] = (self._one if batch == 1 else self._many)(*plain)
@@ -88,7 +88,7 @@ class InductorStage:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """Return the same rows as a tensor not made in inference mode that starts at the start of its memory.
+    """Return the same rows as a tensor not made in inference mode, at the start of its memory.
 
     It goes through DLPack, which supports tensors of every device.
     """

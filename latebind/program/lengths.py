@@ -20,15 +20,15 @@ MOST_BUCKETS = 16  # graphs of a model whose code fixes sizes
 SHORTEST, LONGER = 8, 1.25  # the length of the shortest, where there is not one for each, and the ratio of the next
 
 
-def checked(dim: Dim, said: str) -> Dim:
-    """Return a dimension that makes sense. Raises `ConfigError` with what was `said`, and what to say instead."""
+def checked(dim: Dim, where: str) -> Dim:
+    """Return a dimension if it is valid. Raises `ConfigError`, which begins with `where` it is declared."""
     if fault := dim.fault():
-        raise ConfigError(f"{said}: {fault}")
+        raise ConfigError(f"{where}: {fault}")
     return dim
 
 
 def check_dims(dims: Sequence[Dim]) -> None:
-    """Raise `ConfigError` for named dimensions that make no sense, alone or together."""
+    """Raise `ConfigError` for named dimensions that are invalid, alone or together."""
     for dim in dims:
         checked(dim, f"{dim.name}={dim.least}..{dim.most}:{dim.step}")
     if not make_sense(dims):
@@ -40,9 +40,9 @@ def input_specs(
     dims: Sequence[Dim] = (),
     sizes: Mapping[str, Sequence[Size]] | None = None,
 ) -> tuple[TensorSpec, ...]:
-    """Return inputs with these dtypes and shapes of example rows, of which `sizes` say some in terms of `dims`.
+    """Return inputs with these dtypes and shapes of example rows; `sizes` give some shapes in terms of `dims`.
 
-    Raises `ConfigError` for sizes that are not those of the examples, or have names that are none of the dimensions.
+    Raises `ConfigError` for sizes that are not those of the examples, or that name no dimension.
     """
     sizes, largest = sizes or {}, {dim.name: dim.most for dim in dims}
     check_dims(dims)
@@ -65,7 +65,7 @@ def input_specs(
 
 
 def sizes_of(specs: Sequence[TensorSpec], dims: Sequence[Dim], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return the sizes of the named dimensions in rows of these shapes; raises `ConfigError` for shapes of no row."""
+    """Return the sizes of the named dimensions in rows of these shapes; raises `ConfigError` if no row has them."""
     try:
         return ModelSpec("", "1", tuple(specs), (), 1, 1, dims=tuple(dims)).dims_of(shapes)
     except ValueError as error:
@@ -73,13 +73,13 @@ def sizes_of(specs: Sequence[TensorSpec], dims: Sequence[Dim], shapes: Mapping[s
 
 
 def own_sizes(graph: Graph, rows: Rows) -> dict[str, int]:
-    """Return the sizes of the named dimensions in rows of a graph; or raise `ConfigError`."""
+    """Return the sizes of the named dimensions in rows of a graph; raises `ConfigError`."""
     shapes = {spec.name: tensor.shape[1:] for spec, tensor in zip(graph.inputs, rows, strict=True)}
     return sizes_of(graph.inputs, graph.dims, shapes)
 
 
 def at_size(specs: Sequence[TensorSpec], sizes: Sizes) -> tuple[TensorSpec, ...]:
-    """Return these tensors with the fixed shapes that they have where the named dimensions have these sizes."""
+    """Return these tensors with the fixed shapes that they have at these sizes of the named dimensions."""
     return tuple(replace(spec, shape=spec.shape_of(sizes), sizes=()) for spec in specs)
 
 
@@ -97,9 +97,9 @@ def resized(rows: tuple[Any, ...], specs: Sequence[TensorSpec], sizes: Sizes) ->
 
 
 def distinct(dims: Sequence[Dim], own: Sizes, taken: int) -> dict[str, int]:
-    """Return sizes in which no two dimensions are alike, nor like `taken` or of one step; `own` ones where they can be.
+    """Return sizes that differ from each other, from `taken` and from one step; the `own` ones if possible.
 
-    An export takes sizes that are equal, or a number of steps that is 1, for a reason.
+    An export would take equal sizes, or a single step, for intended.
     """
     found: dict[str, int] = {}
     for dim in dims:
@@ -115,10 +115,10 @@ def count_sizes(dims: Sequence[Dim]) -> int:
 
 
 def buckets_of(dims: Sequence[Dim]) -> list[dict[str, int]]:
-    """Return the sizes to have a graph for each where there cannot be one for all, the smallest first.
+    """Return the sizes that get a graph each where there cannot be one for all, the smallest first.
 
-    That is every size where there are few. Else they are a ratio apart: a row is filled up by a quarter of what it is
-    at most, which is what a further graph (its time to export and compile, and its copy of the weights) is to save.
+    Every size, if there are few. Otherwise they are a ratio apart, so that a row is padded by at most a quarter of its
+    size: a further graph (its time to export and compile, and its copy of the weights) has to save that much.
     Raises `ConfigError` for several dimensions with many sizes.
     """
     if count_sizes(dims) <= MOST_BUCKETS:
@@ -126,8 +126,8 @@ def buckets_of(dims: Sequence[Dim]) -> list[dict[str, int]]:
         found = [dict(zip([dim.name for dim in dims], sizes, strict=True)) for sizes in every]
         return sorted(found, key=lambda sizes: prod(sizes.values()))
     if len(dims) > 1:
-        told = " and ".join([f"{dim.name}={dim.written()}" for dim in dims])
-        raise ConfigError(f"{told} have more than {MOST_BUCKETS} sizes: declare fewer, by larger steps")
+        named = " and ".join([f"{dim.name}={dim.written()}" for dim in dims])
+        raise ConfigError(f"{named} have more than {MOST_BUCKETS} sizes: declare fewer, by larger steps")
     (dim,), least = dims, max(dims[0].least, SHORTEST)
     ratio = max(LONGER, (dim.most / least) ** (1 / (MOST_BUCKETS - 1))) if dim.most > least else LONGER
     sizes = [dim.most]
@@ -137,9 +137,9 @@ def buckets_of(dims: Sequence[Dim]) -> list[dict[str, int]]:
 
 
 def tried_sizes(dims: Sequence[Dim], count: int, *, seed: int = 0) -> Iterator[dict[str, int]]:
-    """Yield sizes over the whole range, at least both ends: first those and what is next to them, then drawn ones.
+    """Yield sizes over the whole range, at least both ends: first those and their neighbours, then drawn ones.
 
-    Sizes are drawn evenly by their logarithm, as what people send is short more often than long.
+    Sizes are drawn evenly by their logarithm, because what clients send is more often short than long.
     """
     import torch  # noqa: PLC0415
 

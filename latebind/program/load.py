@@ -37,7 +37,7 @@ SPARE = 32 << 20  # bytes that the further copies of a model may take
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What is read of a model: its graphs, the bytes of its weights, and what compiles one of them for some use."""
+    """A model as read: its graphs, its weights, and `make`, which compiles a stage with some options."""
 
     model: StoredModel
     backend: str
@@ -60,11 +60,11 @@ def load_program(
     """Return the model of `directory` as a chain of stages on `threads` threads, or on a CUDA device.
 
     `streams` of its twins run at the same time. If there are `twins` in all, each may have a copy of the weights if
-    that takes little memory; with 0 they share large weights. What only makes batches quicker is left to `later`,
-    unless the model's costs have to be measured here.
+    that takes little memory; with 0 they share large weights. Work that only makes batches faster is passed to
+    `later`, unless the model's costs have to be measured here.
 
-    The backend is the one that `build` found best, unless another is named. Raises `RepositoryError` for a directory
-    whose files do not fit together or whose graph does not run, `ConfigError` for a backend that cannot be used here.
+    The backend is the one that `build` found best, unless another is given. Raises `RepositoryError` for a directory
+    whose files do not match or whose graph does not run, `ConfigError` for a backend that cannot be used here.
     """
     if SEQUENCE in directory.files:
         raise ConfigError(f"{directory.path} is a sequence model, which has no learned caches: serve it as it is")
@@ -124,11 +124,11 @@ def load_uncut(directory: ModelDirectory, *, backend: str | None = None) -> Stag
 
 
 def has_copies(size: int, twins: int, *, spare: int = SPARE) -> bool:
-    """Return whether each of `twins` workers gets its own copy of what takes `size` bytes compiled. With 0 they share.
+    """Return whether each of `twins` workers gets its own copy of what takes `size` bytes compiled; 0: they share.
 
-    An OpenVINO stage that workers share hands each call to a thread of OpenVINO (`openvino._options`). With two models
+    An OpenVINO stage that workers share hands each call to an OpenVINO thread (`openvino._options`). With two models
     in turn, as in a query, the system often wakes a thread on a busy core while the other core is idle: of two cores
-    1.57 were busy. If each worker has a copy of its own, it computes on its own thread, and 1.90 are busy.
+    1.57 were busy. If each worker has a copy, it computes on its own thread, and 1.90 are busy.
     """
     return twins > 1 and (twins - 1) * size <= spare
 
@@ -136,7 +136,7 @@ def has_copies(size: int, twins: int, *, spare: int = SPARE) -> bool:
 def try_stage(program: Program, number: int, directory: ModelDirectory, passed: tuple[Any, ...]) -> tuple[Any, ...]:
     """Run a stage on one row and return its outputs; raises `RepositoryError` if it does not run or fit its graph.
 
-    So a graph that was tampered with fails here and not at the first request. On the host they are arrays.
+    So a graph that was tampered with fails here and not at the first request. On the host the outputs are arrays.
     """
     try:
         passed = program.calls[number](*passed)
@@ -144,7 +144,7 @@ def try_stage(program: Program, number: int, directory: ModelDirectory, passed: 
         raise RepositoryError(f"stage {number} of {directory.path} does not run ({error}): build it again") from error
     shapes = tuple((1, *spec.shape) for spec in program.graphs[number].output_specs())
     if tuple(tuple(tensor.shape) for tensor in passed) != shapes:
-        raise RepositoryError(f"stage {number} of {directory.path} yields another shape than its graph says")
+        raise RepositoryError(f"stage {number} of {directory.path} returns another shape than its graph declares")
     return passed
 
 
@@ -165,7 +165,7 @@ def _costs_fit(directory: ModelDirectory, there: _Read, *, threads: int, device:
 def _read(
     directory: ModelDirectory, backend: str | None, *, device: str = HOST, mapped: MappedTensors | None = None
 ) -> _Read:
-    """Read a model whose weights are `mapped`, if they are; raises `RepositoryError` and `ConfigError`."""
+    """Read a model, with the `mapped` weights if given; raises `RepositoryError` and `ConfigError`."""
     model = read_model(directory)
     chosen = backend or model.backend
     if IMPORTS.get(chosen) == "torch" and not has_torch():
@@ -189,8 +189,8 @@ def _read(
 def _of_files(
     directory: ModelDirectory, model: StoredModel, backend: str, mapped: MappedTensors | None
 ) -> _Read | None:
-    """Read a model of the files of its stages; None where it was built without."""
-    graphs = read_stages(directory, model, known=anything)  # each is that of its file, which is all that runs
+    """Read a model from the files of its stages; None if it was built without them."""
+    graphs = read_stages(directory, model, known=anything)  # each matches its file, and only that runs
     first = 1 if graphs and not graphs[0].whole.nodes else 0
     arrays = read_arrays(directory, WEIGHTS) if mapped is None else mapped.arrays
     _check(directory, graphs, arrays)

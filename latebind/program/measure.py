@@ -1,7 +1,7 @@
-"""Measures calls, in seconds: medians of runs that had the processor to themselves, where there are enough of them.
+"""Measures calls, in seconds: medians of runs that had the processor to themselves, if there are enough of them.
 
-Calls that are compared take turns, so that a slow moment affects all alike. The clock of the process runs beside that
-on the wall: where it stands still during a run, another process had the core, and the run is repeated.
+Calls that are compared take turns, so that a slow moment affects all alike. Processor time is measured beside wall
+time: if it falls behind during a run, another process had the core, and the run is repeated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,11 +25,11 @@ from latebind.program.metadata import profiled_sizes
 
 MIN_RUNS, MAX_RUNS = 5, 60
 SECONDS_EACH = 0.1  # spent on one measurement, after MIN_RUNS
-LONG, FEW_RUNS = 1.0, 3  # seconds from which so few runs do, the second that warms up among them
-TRIES = 3  # times as many runs at most, where others interrupt them
-ALONE = 0.9  # of its seconds a run must have been on a core
-MOST_SECONDS = 0.5  # that a batch may take for a larger one to be measured, where lengths are many
-STEADY = 3.0  # times as long as the quick tenth of the runs may the slow tenth take
+LONG, FEW_RUNS = 1.0, 3  # seconds from which few runs are enough, counting the second warm-up run
+TRIES = 3  # times as many runs at most, if others interrupt them
+ALONE = 0.9  # the share of its seconds that a run must have been on a core
+MOST_SECONDS = 0.5  # that a batch may take for a larger one to be measured, if there are many lengths
+STEADY = 3.0  # how many times as long as the fastest tenth of the runs the slowest tenth may take
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ Returned = TypeVar("Returned")
 def timed(call: Callable[[], Returned]) -> tuple[Returned, float]:
     """Return what one call returns, and the seconds until the device has computed it.
 
-    All that builds measure of calls goes through here, so that tests can put a call's work in the place of its time.
+    Builds measure all calls here, so that tests can replace a call's time by its work.
     """
     start = perf_counter()
     found = call()
@@ -59,26 +59,25 @@ def median_seconds(call: Callable[[], object]) -> float:
 
 
 def interleaved(calls: Mapping[str, Callable[[], object]], runs: int | None = None) -> dict[str, list[float]]:
-    """Return the seconds of calls that take turns, of about `runs` rounds, after two warm-up calls each.
+    """Return the seconds of calls that take turns for about `runs` rounds, after two warm-up calls each.
 
-    Rounds in which one was interrupted are left out; where nearly all were, all count.
+    Rounds in which one was interrupted are left out, unless nearly all were.
     """
     rows = _rounds(lambda: [time_call(call) for call in calls.values()], runs)
     return dict(zip(calls, map(list, zip(*rows, strict=True)), strict=False))
 
 
 def spread_of(seconds: Mapping[str, Sequence[float]]) -> float:
-    """Return how many times as long as a call's quick runs its slow ones took, a tenth each: the most of all calls."""
+    """Return how many times as long as a call's fastest tenth of runs its slowest tenth took: the most of all calls."""
     ranked = [sorted(each) for each in seconds.values() if each]
     return max((each[int(0.9 * len(each))] / each[int(0.1 * len(each))] for each in ranked), default=1.0)
 
 
 def _rounds(run: Callable[[], list[float]], runs: int | None = None, *, most: int = MAX_RUNS) -> list[list[float]]:
-    """Return what a run took, after two that warm up, as often as is worth its time unless `runs` are asked for.
+    """Return what each run took, after two warm-up runs: `runs` of them, or as many as are worth the time.
 
-    That is `most` times at most, and for runs that are long a few.
-
-    Only runs count that had the processor to themselves; where there are hardly any, all do.
+    These are at most `most`, and a few if runs are long. Only runs that had the processor to themselves count, unless
+    there are hardly any.
     """
     alone: list[list[float]] = []
     every: list[list[float]] = []
@@ -116,10 +115,10 @@ def profile_stages(
 ) -> tuple[Grid, ...]:
     """Return each stage's latency over `batches`; `inputs` are example rows of the model, repeated as needed.
 
-    Where there are named dimensions `dims`, in which `specs` say the sizes of inputs, it is also over lengths from the
-    least to the most, or over the sizes `over`, by ascending length. Those take turns, as when served: OpenVINO takes
-    up to a fifth longer where the last batch had another length. Batches that would take long are left out, but for one
-    row.
+    With named dimensions `dims`, in terms of which `specs` give the sizes of inputs, it is also over lengths from the
+    smallest to the largest, or over the sizes `over`, by ascending length. Those take turns, as when served: OpenVINO
+    takes up to a fifth longer after a batch of another length. Batches that would take long are left out, except those
+    of one row.
 
     Stages run one after another, as they do when served: by itself, a stage may find all its weights in the cache.
     """
@@ -137,7 +136,7 @@ def profile_stages(
         taken = [place for place, each in enumerate(found) if not (dims and each and sum(each[-1]) > MOST_SECONDS)]
         rows = [with_batch(resized(inputs, specs, sizes[place]) if dims else inputs, batch) for place in taken]
         run = partial(lambda rows: [second for each in rows for second in seconds_of(each)], rows)
-        rounds = _rounds(run, most=MAX_RUNS // len(taken))  # lengths next to each other tell of each other
+        rounds = _rounds(run, most=MAX_RUNS // len(taken))  # neighbouring lengths take about as long
         middle = iter([median(each) for each in zip(*rounds, strict=True)])
         for place in taken:
             found[place].append(list(islice(middle, len(stages))))
@@ -154,7 +153,7 @@ def with_batch(inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
 
 
 def made_up_inputs(specs: Sequence[TensorSpec], batch: int) -> Arrays:
-    """Return normal random numbers for floating-point inputs, and zeros, or the least that is valid, for others."""
+    """Return normal random numbers for floating-point inputs; for others zeros, or the smallest valid number."""
     generator = default_rng(0)
     made = []
     for spec in specs:

@@ -1,4 +1,4 @@
-"""What a model directory says of its model and of its costs: `model.json` and `profile.json`, read without torch."""
+"""A model directory's description of its model and its costs: `model.json` and `profile.json`, read without torch."""
 
 import os
 import platform
@@ -23,9 +23,9 @@ MOST_LENGTHS = 12  # of a profile
 
 
 def profiled_sizes(dims: Sequence[Dim]) -> list[dict[str, int]]:
-    """Return sizes of the named dimensions from the least to the most, each of about twice the length of the last.
+    """Return sizes of the named dimensions from the smallest to the largest, each about twice as long as the last.
 
-    Without any there is one, of length 1.
+    Without named dimensions there is one, of length 1.
     """
     if not dims:
         return [{}]
@@ -72,7 +72,7 @@ class Profile:
     def matches_this_machine(self, *, threads: int, backend: str) -> bool:
         """Return whether the figures are valid for this machine, this number of threads and this backend.
 
-        What OpenVINO computes takes as long with another torch, or without any.
+        OpenVINO takes as long with another version of torch, or without it.
         """
         here, there = this_hardware(threads), self.hardware
         if backend.startswith("openvino"):
@@ -113,7 +113,7 @@ class StoredModel:
     """`model.json`: the model's name, where it is cut, and its fastest backend.
 
     `cuts` names the activations that end each stage but the last; the first may be the input (an empty stage). `kinds`
-    says how often each stage runs; empty if all run once. For `dims`, `pads` and `about` see `ModelSpec`; where it
+    says how often each stage runs; empty if all run once. For `dims`, `pads` and `about` see `ModelSpec`; if it
     `packs`, rows of different lengths run without their padding (`packing`).
     """
 
@@ -138,7 +138,7 @@ class StoredModel:
         return bool(self.cuts) and self.cuts[0] in {spec.name for spec in self.inputs}
 
     def boundaries(self, *, entry: bool) -> tuple[str, ...]:
-        """Return the names of the activations behind each stage but the last, with or without an empty first stage."""
+        """Return the names of the activations after each stage but the last, with or without an empty first stage."""
         cuts = self.cuts[1:] if self.entry else self.cuts
         return (self.inputs[0].name, *cuts) if entry else cuts
 
@@ -151,7 +151,7 @@ class StoredModel:
 
 
 def read_model(directory: ModelDirectory) -> StoredModel:
-    """Return `model.json`; raises `RepositoryError` if it is broken or of another format."""
+    """Return `model.json`; raises `RepositoryError` if it is corrupt or of another format."""
     model = directory.read_json(MODEL, StoredModel)
     if model.format != FORMAT:
         raise RepositoryError(f"{directory.path / MODEL} has format {model.format}, this version reads {FORMAT}")
@@ -161,19 +161,19 @@ def read_model(directory: ModelDirectory) -> StoredModel:
 
 
 def read_texts(models: Sequence[Path]) -> bool:
-    """Tell whether all of these model directories, of which there are some, read texts. Raises `RepositoryError`."""
+    """Return whether there are model directories here and all of them read texts. Raises `RepositoryError`."""
     return bool(models) and all(_about(path).reads_texts for path in models)
 
 
 def _about(path: Path) -> About:
-    try:  # all else is verified where it is loaded
+    try:  # the rest is verified when it is loaded
         return read_model(ModelDirectory(path, read_manifest(path).files)).about
-    except (RepositoryError, OSError):  # a change was broken off, which is finished here, or something is wrong
+    except (RepositoryError, OSError):  # an interrupted change, which is finished here, or an error
         return read_model(ModelDirectory.open(path)).about
 
 
 def _with_length(model: StoredModel) -> StoredModel:
-    """Return a sequence model that was written before its length had a name as it is written now."""
+    """Return a sequence model that was written before its length had a name, as it would be written now."""
     taken = model.inputs[:1]
     if not model.kinds or model.dims or not taken or len(taken[0].shape) != 1:
         return model
@@ -198,15 +198,15 @@ def _check(model: StoredModel, path: Path) -> None:
         if len(set(names)) < len(names) or not all(NAME.fullmatch(each.name) for each in model.about.raw):
             yield "raw inputs without a name, or with that of another input"
         if not make_sense(model.dims):
-            yield "named dimensions that make no sense"
+            yield "invalid named dimensions"
         for spec in (*model.inputs, *model.outputs):
             padding, limit = spec.padding or 0, spec.limit or 1
             if padding not in WHOLE or not 0 < limit <= WHOLE.stop:
-                yield f"{spec.name!r:.100} with a padding or limit that is none"
+                yield f"{spec.name!r:.100} with an invalid padding or limit"
             elif spec.dtype not in ITEM_BYTES or any(size < 0 for size in spec.shape):
-                yield f"the tensor {spec.name!r:.100} of no dtype or shape"
+                yield f"the tensor {spec.name!r:.100} with an invalid dtype or shape"
             elif spec.sizes and not _is_largest(spec, model.dims):
-                yield f"the tensor {spec.name!r:.100} of sizes that its dimensions do not have"
+                yield f"the tensor {spec.name!r:.100} with sizes that its dimensions cannot have"
             elif spec.row_bytes * model.max_batch > MOST_BYTES:
                 yield f"batches of {spec.name!r:.100} of more than {MOST_BYTES >> 30} GiB"
 
@@ -234,14 +234,14 @@ def read_spec_and_costs(directory: ModelDirectory) -> tuple[ModelSpec, ModelCost
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What tells the two layouts of profiles apart."""
+    """Tells the two layouts of profiles apart."""
 
     stages: tuple[dict[str, object], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Sloped:
-    """A profile as it was written while each stage had a curve, and a slope for each further step of its input."""
+    """A profile in the old form, where each stage had a curve, and a slope for each further step of its input."""
 
     hardware: Hardware
     backend: str
@@ -252,11 +252,11 @@ class _Sloped:
     output_steps: tuple[int, ...] = (1,)
 
     def profile(self, path: Path) -> Profile:
-        """Return it with grids: a slope is one of lengths 1 and 2."""
+        """Return it with grids: a slope becomes one over lengths 1 and 2."""
         stages = list(at_any_length(*self.stages))
         for stage, slope in self.slopes.items():
             if not 0 <= stage < len(stages) or not self.stages[stage].makes_sense or not slope.makes_sense:
-                raise RepositoryError(f"{path} has the slope of a stage that there is not: build the model again")
+                raise RepositoryError(f"{path} has the slope of a stage that does not exist: build the model again")
             stages[stage] = Grid((1, 2), (self.stages[stage], in_turn([self.stages[stage], slope])))
         return Profile(
             self.hardware, self.backend, tuple(stages), self.weight_bytes, self.load_seconds, self.output_steps
@@ -264,17 +264,17 @@ class _Sloped:
 
 
 def read_profile(directory: ModelDirectory) -> Profile:
-    """Return `profile.json`; raises `RepositoryError` if it is broken."""
+    """Return `profile.json`; raises `RepositoryError` if it is corrupt."""
     path = directory.path / PROFILE
     if any("lengths" not in stage for stage in directory.read_json(PROFILE, _Layout).stages):
         profile = directory.read_json(PROFILE, _Sloped).profile(path)
     else:
         profile = directory.read_json(PROFILE, Profile)
     if not profile.stages or not all(grid.makes_sense for grid in profile.stages):
-        raise RepositoryError(f"{path} has no stages, or a grid without sense: build the model again")
+        raise RepositoryError(f"{path} has no stages, or an invalid grid: build the model again")
     if not are_seconds(profile.load_seconds) or not 0 <= profile.weight_bytes <= MOST_WEIGHT_BYTES:
-        raise RepositoryError(f"{path} has seconds to load or bytes of weights without sense: build the model again")
+        raise RepositoryError(f"{path} has invalid seconds to load or bytes of weights: build the model again")
     lengths = profile.output_steps
     if not lengths or lengths[0] < 1 or list(lengths) != sorted(lengths) or lengths[-1] not in SOME:
-        raise RepositoryError(f"{path} has lengths of answers without sense: take a new profile")
+        raise RepositoryError(f"{path} has invalid lengths of answers: take a new profile")
     return profile

@@ -1,8 +1,8 @@
 """Graphs that numpy computes: what follows from whole numbers, and tables in which words are looked up.
 
-So these need no torch when a model is served, and take less time than there. Only operators are known that numpy
-computes bit for bit as torch does; `lacking` names the first of a graph that is not. Builds compare what is computed
-here with the module, as all else.
+These need no torch when a model is served, and are faster without it. Only operators that numpy computes bit for bit
+as torch does are known; `lacking` names the first of a graph that is not. Builds compare what is computed here with
+the module, like everything else.
 """
 
 import operator
@@ -22,7 +22,7 @@ Within = range | tuple[Size, Size]
 """Whole numbers from one to below another; the ends may follow from sizes of the inputs."""
 
 KNOWN = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64", "float32"})
-SMALLEST = 127  # what every dtype of whole numbers has
+SMALLEST = 127  # the largest number that every dtype of whole numbers holds
 
 
 def _expand(rows: Array, sizes: Sequence[int]) -> Array:
@@ -64,14 +64,14 @@ def _look_up(table: Array, words: Array, *_: object) -> Array:
 def _check_none_negative(places: Array) -> None:
     """Raise `IndexError` for a negative index, as torch does; numpy counts it from the end."""
     if places.size and (least := int(places.min())) < 0:
-        raise IndexError(f"{least} is no place")
+        raise IndexError(f"{least} is not an index")
 
 
 def _size(rows: Array, dim: int) -> int:
     return int(rows.shape[dim])
 
 
-# The result is cast to the type that the graph says.
+# The result is cast to the type in the graph.
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "aten.sym_size.int": _size,
     "aten._to_copy.default": lambda rows: rows,
@@ -110,7 +110,7 @@ OF_TWO: dict[str, Callable[..., Any]] = {
 EVERY = OPERATIONS | {
     f"aten.{name}.{kind}": of for name, of in OF_TWO.items() for kind in ("default", "Scalar", "Tensor")
 }
-# Those that compute with floating-point numbers as torch does to the last bit, or only move them.
+# Those that compute floating-point numbers as torch does, to the last bit, or only move them.
 FLOATING = frozenset(
     f"aten.{name}"
     for name in (
@@ -121,11 +121,11 @@ FLOATING = frozenset(
     )
 )  # fmt: skip
 RESULT = frozenset({"dtype", "pin_memory", "non_blocking", "device", "layout", "memory_format"})
-"""Arguments by name that say what the result is, as its type does, or nothing about its numbers."""
+"""Arguments by name that repeat the type of the result, or do not affect its numbers."""
 
 
 def lacking(graph: Graph) -> str:
-    """Return the first operator of a graph that is not computed here as torch does, "" if there is none."""
+    """Return the first operator of a graph that is not computed here as torch does; "" if there is none."""
     types = graph.types()
     return next((node.op for node in graph.nodes if not _is_known(node, types)), "")
 
@@ -141,13 +141,13 @@ def _is_known(node: Node, types: Mapping[str, TensorType]) -> bool:
     if is_floating(made.dtype):
         return node.op in FLOATING
     numbers = [one for one in flat(node.args) if isinstance(one, int | float) and not isinstance(one, bool)]
-    # Torch takes a number of Python as one of a tensor's dtype, or makes the tensor one of floats for it.
+    # Torch takes a Python number as one of the tensor's dtype, or converts the tensor to floats for it.
     own = node.op.endswith(".Scalar") and any(isinstance(one, float) or abs(one) > SMALLEST for one in numbers)
     return not own and not any(is_floating(kind.dtype) for kind in read)
 
 
 def computed(graph: Graph, weights: Mapping[str, Array]) -> ArrayFunction:
-    """Return what computes a graph that lacks nothing; outputs may be views of inputs and of weights."""
+    """Return a call that computes a graph that lacks nothing; outputs may be views of inputs and of weights."""
     steps = [_step(node, weights) for node in graph.nodes]
     names, outputs = [spec.name for spec in graph.inputs], [value for _, value in graph.outputs]
 
@@ -161,7 +161,7 @@ def computed(graph: Graph, weights: Mapping[str, Array]) -> ArrayFunction:
 
 
 def _step(node: Node, weights: Mapping[str, Array]) -> tuple[str, Callable[[Values], Any]]:
-    """Return the name of a node and what computes it of the values before it."""
+    """Return the name of a node and a call that computes it from earlier values."""
     compute, reads = EVERY[node.op], [_reader(argument, weights) for argument in node.args]
     if node.type is None:
         return node.name, lambda values: compute(*[read(values) for read in reads])
@@ -206,16 +206,16 @@ class LookUp:
         return tuple([rows.copy() if any(np.may_share_memory(rows, one) for one in inputs) else rows for rows in found])
 
     def of_lengths(self, lengths: Sequence[int], *inputs: Array) -> Arrays:
-        """Run the stage: what is filled up costs it hardly anything."""
+        """Run the stage: padding costs it hardly anything."""
         del lengths
         return self(*inputs)
 
 
 class Ahead:
-    """What is computed before a compiled program: `compute`, None for nothing, and which indices find something.
+    """What precedes a compiled program: `compute`, None for nothing, and a check that indices are in range.
 
-    `checked` are the places of what is passed on that are used as indices, with those that are in range; `axes` say
-    where the sizes are among the inputs that ranges follow from (`Graph.axes`).
+    `checked` are the positions of its results that are used as indices, with their ranges; `axes` say where the sizes
+    that these depend on are among the inputs (`Graph.axes`).
     """
 
     def __init__(
@@ -229,7 +229,7 @@ class Ahead:
         self._axes = axes
 
     def __call__(self, *inputs: Array) -> Arrays:
-        """Return what is passed on; raises `IndexError` for an index that is out of range."""
+        """Return the inputs of the program; raises `IndexError` for an index out of range."""
         found = inputs if self._compute is None else self._compute(*inputs)
         for place, within in self._checked:
             if found[place].size:

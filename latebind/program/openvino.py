@@ -1,6 +1,6 @@
-"""The OpenVINO backends: a model of OpenVINO compiled, and a call with as little Python as possible.
+"""The OpenVINO backends: a compiled OpenVINO model, called with as little Python as possible.
 
-A stage computes on arrays. Nothing here needs torch but the conversion of a graph (`conversion`).
+A stage computes on arrays. Only the conversion of a graph needs torch (`conversion`).
 """
 
 import ctypes
@@ -35,18 +35,18 @@ Foreign = Any  # an object of OpenVINO, which comes without types
 SHARED_FROM = 1 << 20  # bytes of weights from which twins that run at the same time may share them: `_options`
 GROUP = 64  # numbers that are rounded together; with 32, MiniLM takes 1.06 to 1.2 times as long, with 128 0.91 to 0.97
 LARGEST, TINIEST = 127, np.float32(1e-30)  # of a weight in eight bits, and of a scale
-USUAL = 3  # deviations from the mean that numbers behind a layer norm seldom exceed
+USUAL = 3  # deviations from the mean that numbers after a layer norm seldom exceed
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A graph as a model of OpenVINO, and what is done beside it.
+    """A graph as an OpenVINO model, and what is done outside it.
 
-    `inputs` are those of the model; where `sized`, rows of them differ in size. What the graph is given becomes these
-    by `first` (None: unchanged), and is `checked` (`Ahead`), with `axes` of the graph's own. `outputs` are the model's,
-    and `copied` says which outputs of the graph are inputs of the model, unchanged; if all are, there is no `model`. A
-    packed one takes the places of words too (`packing`), of which the input `axis[0]` has as many a row as its
-    dimension `axis[1]` says.
+    `inputs` are those of the model; if `sized`, their rows differ in size. `first` computes them from the graph's
+    inputs (None: they are the same), and indices are `checked`, with the graph's `axes` (`Ahead`). `outputs` are the
+    model's, and `copied` says which outputs of the graph are inputs of the model, unchanged; if all are, there is no
+    `model`. A packed model also takes the places of words (`packing`): a row has as many as the dimension `axis[1]` of
+    input `axis[0]`.
     """
 
     model: Foreign
@@ -80,8 +80,8 @@ class OpenVino(Backend):
     def compile(self, graph: Graph, weights: Mapping[str, "Tensor"], use: CompileOptions) -> StageFunction:
         """Convert the graph in memory and compile it, for batches of these sizes and for any other.
 
-        What follows from whole numbers alone is computed first. Raises `ExportError` if OpenVINO has no conversion for
-        an operator of the graph, or is not sure to compute with whole numbers as torch does.
+        What follows from whole numbers alone is computed first. Raises `ExportError` if OpenVINO cannot convert an
+        operator of the graph, or is not certain to compute with whole numbers as torch does.
         """
         from latebind.program.conversion import converted  # noqa: PLC0415  (with torch)
         from latebind.program.whole_numbers import ahead_of  # noqa: PLC0415
@@ -90,7 +90,7 @@ class OpenVino(Backend):
         return OverArrays(self.stage(made, ahead_of(made.first, made.checked, made.axes, weights), use))
 
     def stage(self, made: Converted, ahead: Ahead | None, use: CompileOptions) -> "OpenVinoStage":
-        """Return the call of a model, compiled for batches of these sizes and, perhaps later, for any other."""
+        """Return a stage that is compiled for batches of these sizes and, perhaps later, for any other."""
         if made.model is None:
             return OpenVinoStage({}, None, made.copied, ahead, made.axis)
         shared = use.streams == 1 or (made.weight_bytes >= SHARED_FROM and not use.copies)
@@ -101,7 +101,7 @@ class OpenVino(Backend):
         def request(compile_: Callable[[], Foreign], later: Later) -> BoundRequest:
             return kind(_Once(compile_) if shared else compile_, len(made.inputs), made.outputs, use.frugal, later)
 
-        sizes = () if made.sized else use.sizes  # one size is not quicker where another is not fixed
+        sizes = () if made.sized else use.sizes  # fixing one size gains nothing if another varies
         fixed = {
             size: request(partial(_compiled_for, size, made.inputs, core, model, options), immediately)
             for size in sizes
@@ -110,11 +110,11 @@ class OpenVino(Backend):
         return OpenVinoStage(fixed, dynamic, made.copied, ahead, made.axis)
 
     def properties(self) -> dict[str, object]:
-        """Return the properties of a compiled model that say how it computes."""
+        """Return the properties with which a model is compiled that say how it computes."""
         return {"INFERENCE_PRECISION_HINT": self.precision}
 
     def changed(self, model: Foreign) -> Foreign:
-        """Return a model as this backend has it compiled, perhaps changed in place."""
+        """Return the model that this backend compiles; it may be changed in place."""
         return model
 
 
@@ -129,21 +129,21 @@ class OpenVinoBf16(OpenVino):
 class OpenVinoInt8(OpenVino):
     """OpenVINO on the CPU with linear layers in eight bits: one to three percent away from float32.
 
-    Their weights have a scale for each output and `GROUP` numbers. What they multiply is rounded as it comes, as many:
-    no rows are needed to find ranges, numbers of any size are rounded alike, and no row depends on another.
-    Where no bytes are multiplied (without VNNI) the weights alone are in eight bits, and no build takes it: limited to
-    AVX2, a text of 11 tokens took 0.73 of the time, and 16 of them 1.5 times as long.
+    Their weights have a scale for each output and `GROUP` numbers. Activations are quantized at run time in groups of
+    the same size: no rows are needed to find ranges, numbers of any size are rounded alike, and no row depends on
+    another. A processor that does not multiply bytes (without VNNI) has only the weights in eight bits, and no build
+    takes it: limited to AVX2, a text of 11 tokens took 0.73 of the time, and 16 of them 1.5 times as long.
     """
 
     exact = False
     quick = False
 
     def properties(self) -> dict[str, object]:
-        """Return how many numbers are rounded together; limited to AVX2, OpenVINO answers with no rows at all."""
+        """Return how many numbers are rounded together: 0 without VNNI, where OpenVINO would return no rows."""
         return {**super().properties(), "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP if multiplies_bytes() else 0}
 
     def gains_nothing(self, graph: Graph) -> str:
-        """Say so where no bytes are multiplied, and of a graph without linear layers that read enough numbers."""
+        """Return a reason if no bytes are multiplied, or if no linear layer of the graph reads enough numbers."""
         if not multiplies_bytes():
             return "this processor does not multiply bytes (VNNI), and would take longer for batches"
         types = graph.whole.types()
@@ -151,7 +151,7 @@ class OpenVinoInt8(OpenVino):
         widths = (types[read.name].shape[-1] for read in layers if isinstance(read, Value) and read.name in types)
         if any(isinstance(width, int) and width >= GROUP for width in widths):
             return ""
-        return f"it has no linear layers that read {GROUP} numbers or more, which alone it computes in eight bits"
+        return f"it has no linear layers that read {GROUP} numbers or more, and computes no others in eight bits"
 
     def changed(self, model: Foreign) -> Foreign:
         """Return the model with the weights of linear layers in eight bits."""
@@ -163,8 +163,8 @@ class OpenVinoStage:
     """A graph as several inference requests: one for each batch size that was compiled for, one for any other.
 
     A dynamic batch dimension costs about 3 microseconds for every operator of the graph, whatever its size: 8 % of
-    ResNet-56 and half of a lookup at batch 1, a third of a decoder's step. The price of fixed sizes is a copy of the
-    weights for each. Until the dynamic one is ready, rows run one by one.
+    ResNet-56 and half of a lookup at batch 1, a third of a decoder's step. Each fixed size takes a copy of the
+    weights. Until the dynamic request is compiled, rows run one by one.
 
     For `copied` and `axis` see `Converted`; `dynamic` is None if all outputs are copied.
     """
@@ -216,24 +216,24 @@ class OpenVinoStage:
 
 
 class _Once:
-    """A call whose result is kept; what it needed, a model with its weights, is not."""
+    """Calls `call` once and keeps the result, but not `call`, which holds a model with its weights."""
 
     def __init__(self, call: Callable[[], Foreign]) -> None:
         self._call: Callable[[], Foreign] | None = call
-        self._made: Foreign = None
+        self._result: Foreign = None
 
     def __call__(self) -> Foreign:
         if self._call is not None:
-            self._made, self._call = self._call(), None
-        return self._made
+            self._result, self._call = self._call(), None
+        return self._result
 
 
 class BoundRequest:
     """An inference request bound to the memory of arrays, so that nothing is copied.
 
-    Outputs are in buffers of its own and valid until the next run. Binding new memory at each run, which comes cold
-    from the allocator, costs more than everything else at a cut (ResNet-56 in 4 stages at batch 1: 13 % over the uncut
-    model, 5 % with buffers kept).
+    Outputs are in its own buffers and valid until the next run. Binding new memory at each run, which is cold from the
+    allocator, costs more than everything else at a cut (ResNet-56 in 4 stages at batch 1: 13 % over the uncut model,
+    5 % with buffers kept).
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class BoundRequest:
         return self._request is not None
 
     def twin(self) -> "BoundRequest":
-        """Return another request, with buffers of its own; its compilation waits as this one's does."""
+        """Return another request, with its own buffers; it is compiled later if this one still waits for that."""
         later = immediately if self.ready else self._later
         return type(self)(self._compile, len(self._bound), self._outputs, self._frugal, later)
 
@@ -270,7 +270,7 @@ class BoundRequest:
         """Run the request; the outputs are views of the buffers."""
         batch = len(inputs[0])
         for position, given in enumerate(inputs):
-            if given is not self._bound[position]:  # the buffers of the stage before are
+            if given is not self._bound[position]:  # buffers of the stage before usually are
                 self._bind(position, given)
         if batch != self._batch:
             self._bind_outputs(batch)
@@ -281,7 +281,7 @@ class BoundRequest:
         return self._found
 
     def _bind(self, position: int, given: Array) -> None:
-        """Have the request read an array, unless one of the same shape in the same memory is bound."""
+        """Bind an input to an array, unless one of the same shape in the same memory is bound."""
         rows, bound = given if given.flags.carray else np.array(given, order="C"), self._bound[position]
         place: int = rows.__array_interface__["data"][0]
         if bound is None or place != self._places[position] or bound.shape != rows.shape:
@@ -298,18 +298,18 @@ class BoundRequest:
             self._request.set_output_tensor(position, openvino.Tensor(rows, shared_memory=True))
 
     def _give_back(self) -> None:
-        """Give back what the run took: a request would keep room for the largest batch that it ever ran.
+        """Free the memory of a run: a request would keep that of the largest batch it ever ran.
 
-        ResNet-56 in seven stages kept 49 MB behind a batch of 32, and 16 MB of these for outputs and inputs alone; one
-        run after another, it takes no longer.
+        ResNet-56 in seven stages kept 49 MB after a batch of 32, 16 MB of these for outputs and inputs alone. Freeing
+        it costs no time when runs follow each other.
         """
         self._bound = [None] * len(self._bound)
-        with suppress(RuntimeError):  # a twin runs at the moment, and gives back behind its own run
+        with suppress(RuntimeError):  # a twin is running, and frees the memory after its own run
             self._compiled.release_memory()
 
 
 class SizedRequest(BoundRequest):
-    """The same for a graph with named dimensions: outputs are in OpenVINO's memory, which knows their sizes first."""
+    """The same for a graph with named dimensions: outputs are in OpenVINO's memory, which determines their sizes."""
 
     def run(self, inputs: Arrays) -> list[Array]:
         """Run the request; the outputs are views of OpenVINO's memory."""
@@ -327,12 +327,12 @@ class SizedRequest(BoundRequest):
 def _options(threads: int, streams: int) -> dict[str, object]:
     """Return the properties of a compiled model of which `streams` requests may run at the same time.
 
-    A single stream runs on the calling thread. With more, each call is handed to a thread of OpenVINO, which takes 50
-    to 130 microseconds if a core is idle, whatever the properties, and far more if none is (`load.has_copies`). A
-    small model, or one with `copies`, is compiled once for each twin instead.
+    A single stream runs on the calling thread. With more, each call is handed to an OpenVINO thread, which takes 50 to
+    130 microseconds if a core is idle, whatever the properties, and far more if none is (`load.has_copies`). A small
+    model, or one with `copies`, is compiled once for each twin instead.
 
-    Threads stay unpinned. OpenVINO pins its own to the first cores, but not the calling thread, so both may wait for
-    one core while another is idle. Two models that run at the same time would get the same cores.
+    Threads stay unpinned. OpenVINO would pin its own to the first cores, but not the calling thread, so both might
+    wait for one core while another is idle, and two models that run at the same time would get the same cores.
     """
     return {
         "INFERENCE_NUM_THREADS": threads * streams,
@@ -349,12 +349,12 @@ class _SignalStack(ctypes.Structure):
 
 
 def _compiled(core: Foreign, model: Foreign, options: Mapping[str, object]) -> Foreign:
-    """Return a model compiled for the CPU, and leave this thread with the stack for signals that it had.
+    """Return a model compiled for the CPU, and restore this thread's signal stack.
 
-    A core gives the thread that first compiles with it another one (OpenVINO's pull request 11894), and on its end
-    gives back the one before. Where cores end in the order they came, the thread has the stack of one that is gone,
-    and its next signal ends the process. One core for all models would be simpler, but a process of many models ended
-    by a segmentation fault within OpenVINO with it.
+    A `Core` replaces that of the thread that first compiles with it (OpenVINO's pull request 11894), and restores the
+    previous one when it is destroyed. If cores are destroyed in the order of their creation, the thread is left with a
+    stack that is gone, and its next signal ends the process. One core for all models would be simpler, but with it a
+    process of many models ended with a segmentation fault within OpenVINO.
     """
     if sys.platform != "linux":
         return core.compile_model(model, "CPU", options)
@@ -376,15 +376,15 @@ def _compiled_for(
 
 
 def multiplies_bytes() -> bool:
-    """Tell whether this processor multiplies and adds bytes at once: VNNI, of 512 bits or of 256."""
+    """Return whether this processor multiplies and adds bytes in one instruction: VNNI, of 512 bits or of 256."""
     return not processor_flags().isdisjoint({"avx512_vnni", "avx_vnni"})
 
 
 def _in_eight_bits(model: Foreign) -> Foreign:
-    """Change a model to have the weights of its linear layers in eight bits, and return it.
+    """Store the weights of a model's linear layers in eight bits, in place, and return the model.
 
-    A layer has a scale for each output and each `GROUP` numbers that it reads; one for each output where these do not
-    come out even. Layers that read fewer numbers than `GROUP` stay: OpenVINO does not round these.
+    A layer has a scale for each output and each `GROUP` numbers that it reads, or one for each output if `GROUP` does
+    not divide these. Layers that read fewer numbers than `GROUP` stay: OpenVINO does not round these.
     """
     for node in model.get_ordered_ops():
         if node.get_type_name() != "MatMul":
@@ -416,9 +416,9 @@ def _in_eight_bits(model: Foreign) -> Foreign:
 def _sizes_behind_norm(value: Foreign) -> Array | None:
     """Return about how large each number of a layer norm's output becomes, `(D,) float32`; None for any other value.
 
-    A few of them are far larger than all others in most Transformers, and what is rounded together with one is rounded
+    In most Transformers a few of them are far larger than all others, and numbers rounded together with one are rounded
     coarsely. So each is divided by a root that its weights are multiplied by (SmoothQuant, Xiao et al. 2023, equation 4
-    with one half): both lose alike. Sizes follow from the norm, so that no rows are needed to find them.
+    with one half): both lose alike. Sizes follow from the norm, so no rows are needed to find them.
     """
     moved = value.get_node()
     while moved.get_type_name() in {"Reshape", "Gather"}:
@@ -432,13 +432,13 @@ def _sizes_behind_norm(value: Foreign) -> Array | None:
 
 
 def _none_tiny(sizes: Array) -> Array:
-    """Return sizes that may be divided by, none of them far below the others."""
+    """Return sizes that are safe divisors: none is far below the others."""
     found: Array = np.maximum(sizes, max(sizes.max() * 1e-4, TINIEST))
     return found
 
 
 def _and_constant(node: Foreign, kind: str) -> tuple[Foreign, Array]:
-    """Return what a node of this kind reads beside a flat constant, and that; None for any other node."""
+    """Return the other operand of a node of this kind that reads a flat constant, and the constant; None for others."""
     for place, number in enumerate(node.input_values() if node is not None and node.get_type_name() == kind else ()):
         one = number.get_node()
         if one.get_type_name() == "Convert":  # to the type that it has

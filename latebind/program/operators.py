@@ -1,6 +1,6 @@
 """The allow-list of operators: the only way from a name in a graph file to something callable.
 
-Torch, which is imported when it is first asked, says of an operator what it does.
+What an operator does is asked of torch, which is imported on first use.
 """
 
 import operator
@@ -79,8 +79,8 @@ def resolve(name: str) -> Callable[..., Any]:
 def called(name: str) -> Callable[..., Any]:
     """Return what torch should call for the operator `name`: the operator itself, except a reshape for a view.
 
-    A view is legal for memory laid out as at export. A stage may get rows with another layout, and copies without
-    effect have been removed from the graph; a reshape equals the view where that is legal, and copies where it is not.
+    A view is valid for memory laid out as at export. A stage may get rows with another layout, and copies without
+    effect have been removed from the graph; a reshape is the same where the view is valid, and copies where it is not.
     """
     import torch  # noqa: PLC0415
 
@@ -95,22 +95,22 @@ def is_allowed(name: str) -> bool:
 
 
 def why_refused(name: str) -> str:
-    """Return what is wrong with an operator that is not allowed, and what to do instead."""
+    """Return why an operator is not allowed, and what to do instead."""
     from torch import Tag  # noqa: PLC0415
 
     found = _lookup(name)
     if name in OF_ALL_ROWS:
-        return "it takes all rows of a batch together: name a dimension of the row, such as x.amax(1)"
-    if name.startswith(("<", "aten.sym_")):  # a function of Python, on numbers and not on tensors
+        return "it reduces all rows of a batch together: name a dimension of the row, such as x.amax(1)"
+    if name.startswith(("<", "aten.sym_")):  # a Python function on numbers, not on tensors
         why = (
             "it computes with the size of the batch, on which no answer may depend, or with a length in floating point"
         )
     elif found is None:
         why = "it is not one of PyTorch's own operators, and a model directory holds no code"
     elif Tag.nondeterministic_seeded in found.tags:
-        why = "it is not a pure tensor operation, for it draws random numbers"
+        why = "it is not a pure tensor operation: it draws random numbers"
     elif name in REFUSED or found._schema.is_mutable or Tag.inplace_view in found.tags:
-        why = "it is not a pure tensor operation, for it reads or writes more than the values of tensors"
+        why = "it is not a pure tensor operation: it reads or writes more than the values of tensors"
     else:
         why = "it is not on the list of operators that the backends know"
     return f"{why}: replace it, or do that computation outside the model"

@@ -1,10 +1,10 @@
-"""Rows of different lengths without their padding: what works word by word gets all words, one below another.
+"""Rows of different lengths without their padding: operators that work word by word get a matrix of all words.
 
-Rows that share a batch are filled up to the longest. A linear layer, which takes most of a Transformer's time, works as
-well on a matrix of all words of all rows, `(words, D)`, and what is filled up is left out of that. Only attention, and
-whatever else looks at more than one word, has the rows side by side again, `(B, L, D)`. There a place behind a row's
-end has the numbers of the row's last word: never another row's, and whoever reads it has to know that it counts for
-nothing. Whether a model does is tried, as for padding (`padding.may_share`).
+Rows that share a batch are padded to the longest. A linear layer, which takes most of a Transformer's time, works as
+well on a matrix of all words of all rows, `(words, D)`, which leaves the padding out. Only attention, and whatever
+else looks at more than one word, gets the rows side by side again, `(B, L, D)`. There a place after a row's end has
+the numbers of the row's last word, never another row's, and the model must ignore it. Whether it does is tried, as for
+padding (`padding.may_share`).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ OF_A_WORD = {"aten.mean.dim": 1}  # over a word's numbers; which argument has th
 def places(lengths: Sequence[int]) -> tuple[Array, Array]:
     """Return the two further inputs of a packed graph for rows of these lengths, int64.
 
-    `(B, L)`: which of all words stands at each place of the rows side by side. `(words,)`: the place of each word.
+    `(B, L)`: which word is at each place of the rows side by side. `(words,)`: the place of each word.
     """
     own = np.array(lengths)[:, None]
     columns = np.arange(max(lengths))
@@ -46,9 +46,9 @@ def places_of_full(rows: int, length: int) -> tuple[Array, Array]:
 
 
 def packed(graph: Graph, weights: Mapping[str, "Tensor"], given: Sequence[TensorSpec]) -> Graph | None:
-    """Return a graph that yields the same and takes what `places` returns as well; None where that gains nothing.
+    """Return an equivalent graph that also takes what `places` returns; None if that gains nothing.
 
-    Those of its inputs that are not `given` by a client or the stage before follow from whole numbers, as masks do.
+    Inputs that are not `given` by a client or the stage before follow from whole numbers, as masks do.
     """
     if len(graph.dims) != 1:
         return None
@@ -62,7 +62,7 @@ def packed(graph: Graph, weights: Mapping[str, "Tensor"], given: Sequence[Tensor
 
 
 class _Packing:
-    """Goes through a graph once: from a linear layer on all is packed that works word by word on what is packed."""
+    """Goes through a graph once: after a linear layer, each node is packed that works word by word on packed values."""
 
     def __init__(self, graph: Graph, weights: Mapping[str, "Tensor"], given: Collection[str]) -> None:
         self.linears = 0
@@ -70,8 +70,8 @@ class _Packing:
         self._types = graph.types()
         self._length = graph.dims[0].name
         self._deep = self._find_deep(given)
-        self._below: dict[str, str] = {}  # the packed value of what has one
-        self._apart = {spec.name for spec in graph.inputs}  # values that are there side by side
+        self._below: dict[str, str] = {}  # the packed form of each value that has one
+        self._apart = {spec.name for spec in graph.inputs}  # values that exist side by side
         self._tuples: dict[str, Node] = {}
 
     def nodes(self) -> Iterator[Node]:
@@ -88,9 +88,9 @@ class _Packing:
             yield from self._unpacked(name)
 
     def _find_deep(self, given: Collection[str]) -> frozenset[str]:
-        """Return the values that tell of words and not of which places count: those are filled up with care.
+        """Return the values that describe words, and not which places count: the padding of the latter matters.
 
-        They are what a table or a layer gives, what follows from that, and what a stage before passes on.
+        They are what a table or a layer computes, what follows from that, and what the stage before passes on.
         """
         floating = {spec.name for spec in self._graph.inputs if is_floating(spec.dtype) and len(spec.shape) > 1}
         deep = floating.intersection(given)
@@ -103,7 +103,7 @@ class _Packing:
         return frozenset(deep)
 
     def _width(self, name: str) -> int | None:
-        """Return how many numbers a value has for each word, where it has such and tells of words; else None."""
+        """Return how many numbers a value that describes words has for each of them; None for other values."""
         kind = self._types.get(name)
         if kind is None or name not in self._deep or len(kind.shape) != 3 or kind.shape[:2] != (None, self._length):
             return None
@@ -111,7 +111,7 @@ class _Packing:
         return width if isinstance(width, int) and width > 0 else None
 
     def _is_packed(self, node: Node) -> bool:
-        """Return whether a node works word by word, on what is packed already unless it is a linear layer."""
+        """Return whether a node works word by word, and is a linear layer or reads packed values."""
         op, args, source = node.op, node.args, node.args[0] if node.args else None
         first = source.name if isinstance(source, Value) else ""
         known, width = first in self._below, self._width(first)
@@ -135,14 +135,14 @@ class _Packing:
         return is_pointwise(op) and flat and any(name in self._below for name in wide)
 
     def _is_flat(self, argument: Argument, most: int) -> bool:
-        """Return whether a weight or value has so many dimensions at most, none of them a size that differs."""
+        """Return whether a weight or value has at most `most` dimensions, all of fixed size."""
         if isinstance(argument, Weight):
             return self._weights[argument.name].dim() <= most
         kind = self._types.get(argument.name) if isinstance(argument, Value) else None
         return kind is not None and len(kind.shape) <= most and all(isinstance(size, int) for size in kind.shape)
 
     def _packed(self, node: Node) -> Iterator[Node]:
-        """Yield a node that works on packed values, behind those that pack what is not."""
+        """Yield the nodes that pack what a node reads, and then that node on packed values."""
         name = f"{node.name}.below"
         for value in dict.fromkeys(node.values()):
             if value not in self._below and self._width(value) is not None:
@@ -159,7 +159,7 @@ class _Packing:
         yield Node(name, made.op, made.args, made.kwargs, None if node.type is None else _below(node.type))
 
     def _pack(self, value: str) -> Iterator[Node]:
-        """Yield the nodes that lay the words of a value one below another."""
+        """Yield the nodes that turn a value into a matrix of words."""
         kind, name = self._types[value], f"{value}.below"
         flat = _below(kind)
         yield Node(f"{value}.flat", VIEW, (Value(value), (-1, kind.shape[2])), (), flat)
@@ -167,7 +167,7 @@ class _Packing:
         self._below[value] = name
 
     def _unpacked(self, value: str) -> Iterator[Node]:
-        """Yield the node that lays a value's rows side by side, if it is only there packed."""
+        """Yield the node that lays a value's rows side by side, if it exists only packed."""
         if value in self._below and value not in self._apart and value not in self._tuples:
             self._apart.add(value)
             yield Node(value, EMBEDDING, (Value(self._below[value]), Value(SIDE_BY_SIDE)), (), self._types[value])

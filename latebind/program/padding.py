@@ -1,7 +1,7 @@
-"""Whether rows of different sizes may share a batch, filled up to the longest: found by trying it, never believed.
+"""Whether rows of different sizes may share a batch, padded to the longest: found by trying, never assumed.
 
-A mask that says where a row ends must be there and be obeyed by all that looks at more than one position. Rows join a
-batch at its start and at each boundary between stages, as when served, and each must be answered as by itself.
+There must be a mask that says where a row ends, and everything that looks at more than one position must obey it. Rows
+join a batch at its start and at each boundary between stages, as when served, and each must be answered as if alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,12 +23,12 @@ BATCHES, TOGETHER = 6, 5  # batches that are tried, and rows in each
 
 
 def filled_up(parts: Sequence[Tensor], shape: Sequence[int], number: float = 0) -> Tensor:
-    """Return rows `(1, ...)` of different sizes as a batch `(N, *shape)`: cut off, or filled up with a number."""
+    """Return rows `(1, ...)` of different sizes as a batch `(N, *shape)`: cut off, or padded with a number."""
     return torch.cat([fitted(part, shape, number) for part in parts])
 
 
 def turned(graph: Graph, weights: Mapping[str, Tensor], carries: Sequence[Carry]) -> tuple[Carry, ...]:
-    """Return the carries with what each must turn, so that a place behind a row's end is 0 and read as such a place."""
+    """Return the carries with what each must negate so that a place after a row's end is 0 and read as padding."""
     types, names = graph.types(), sorted({name for carry in carries for name in carry.carried})
     masks = [name for name in names if types[name].dtype == "bool"]
     if not graph.dims or not masks:
@@ -52,10 +52,10 @@ def may_share(
     real: Rows,
     differ: Callable[[Rows, Rows, Rows], Tensor],
 ) -> bool:
-    """Return whether rows of different sizes are answered alike together and by itself.
+    """Return whether rows of different sizes get the same answers together as alone.
 
     `run` is the module, `stages` a chain of the `graphs`, `specs` are its inputs with their limits and `real` rows of
-    examples. `differ` says of which rows (found, rows, expected) an answer is another one.
+    examples. `differ(found, rows, expected)` says for which rows the answers differ.
     """
     dims = graphs[0].dims
     if len(dims) != 1:
@@ -73,7 +73,9 @@ def may_share(
             found = together(stages, graphs, specs, rows, joins, leaving=leaving)
             wanted = [tuple(run(*row)) for row in rows]
             for place, own in enumerate(wanted):
-                if any(bool(tensor.isnan().any()) for tensor in own):  # another kernel than a graph's: `verify`
+                if any(
+                    bool(tensor.isnan().any()) for tensor in own
+                ):  # the module's kernel differs from a graph's: `verify`
                     (wanted[place],) = together(stages, graphs, specs, [rows[place]], [0])
         except RAISED:  # an index past the end of a row finds something in a longer one
             return False
@@ -88,7 +90,7 @@ def _row(
 ) -> Rows:
     """Return one row of this size: an example's, with other words of the vocabulary and other numbers if `drawn`.
 
-    What has no vocabulary, as a mask, is always an example's: the module need not obey what no client sends.
+    Inputs without a vocabulary, such as masks, are always an example's: the module need not obey what no client sends.
     """
     place = int(torch.randint(0, len(real[0]), (1,), generator=generator))
     row = resized(tuple(tensor[place : place + 1] for tensor in real), specs, sizes)
@@ -105,7 +107,7 @@ def _row(
 
 
 def _empty(row: Rows, specs: Sequence[TensorSpec]) -> Rows:
-    """Return a row of padding alone: where nothing counts, what is filled up may begin to count."""
+    """Return a row of nothing but padding, whose words may begin to count because no others do."""
     return tuple(
         torch.full_like(tensor, spec.padding or 0) if spec.sizes and not tensor.is_floating_point() else tensor
         for tensor, spec in zip(row, specs, strict=True)
@@ -122,7 +124,7 @@ def together(
     *,
     leaving: int = -1,
 ) -> list[Rows]:
-    """Return the answers to rows of which each joins the others before stage `joins[i]`, cut to their own sizes.
+    """Return the answers to rows, of which row i joins the batch before stage `joins[i]`, cut to their own sizes.
 
     There is one named dimension. The row `leaving` has no answer: it leaves the others before the last stage.
     """

@@ -33,7 +33,7 @@ class NotResident(LatebindError):
 class EvictableStage:
     """A stage that can be loaded and evicted; its twins are filled and emptied with it.
 
-    Calls that are under way when it is emptied run to their end.
+    Calls that are running when it is emptied run to their end.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class EvictableStage:
         return run_rows(self.resident(), lengths, inputs)
 
     def over_arrays(self, inputs: Sequence[TensorSpec]) -> "EvictableArrays":
-        """Return the stage over arrays, of which `inputs` says what it takes."""
+        """Return the stage over arrays; `inputs` are its inputs."""
         return EvictableArrays(self, inputs)
 
     def resident(self) -> StageFunction:
@@ -86,7 +86,7 @@ class EvictableStage:
 
 
 class EvictableArrays:
-    """An evictable stage over arrays; raises what that raises."""
+    """An evictable stage over arrays; raises what the stage raises."""
 
     def __init__(self, stage: EvictableStage, inputs: Sequence[TensorSpec]) -> None:
         self._stage = stage
@@ -105,7 +105,7 @@ class Piece:
     """Stages on one backend of the CPU that are loaded and evicted together.
 
     For one thread at a time; meanwhile other threads may call stages of other pieces. `weights` are the bytes of its
-    weights, which is the least that it takes, `size` the bytes that it takes, as far as is known.
+    weights, the least that it takes; `size` the bytes that it takes, as far as known.
     """
 
     def __init__(self, pages: Sequence[Pages], makes: Sequence[Callable[[], StageFunction]], *, backend: str) -> None:
@@ -120,12 +120,12 @@ class Piece:
         if self._compiles:
             mmap_large_blocks()
             self._makes = makes
-        else:  # made once: all that such stages take are the pages of their weights, which loading holds
+        else:  # made once: such stages take nothing but the pages of their weights, which loading holds
             made = [make() for make in makes]
             self._makes = [lambda stage=stage: stage for stage in made]  # type: ignore[misc]
 
     def load(self) -> BytesRead:
-        """Read the pages and fill the stages. Raises whatever goes wrong, and then nothing of it stays loaded."""
+        """Read the pages and fill the stages. If something raises, nothing stays loaded."""
         read = BytesRead()
         with ExitStack() as undone:
             for part in self._pages:
@@ -136,21 +136,21 @@ class Piece:
                 place.fill(make())
             undone.pop_all()
         self._held = self._pages
-        if self._copies:  # as soon as all stages are compiled, nobody reads the pages
+        if self._copies:  # once all stages are compiled, nothing reads the pages
             self._release()
         if self._compiles:
             release_memory()
         return read
 
     def unload(self) -> None:
-        """Free its memory at once; a part of a piece is useless."""
+        """Free all of its memory; a part of a piece is useless."""
         self._empty()
         self._release()
 
     def measured(self, grown: int) -> None:
-        """Take note of the growth of the process, in bytes, by loading and running this piece and nothing else.
+        """Record the growth of the process, in bytes, from loading and running this piece and nothing else.
 
-        What is compiled takes that, but no less than its weights.
+        A compiled piece takes that, but no less than its weights.
         """
         if self._compiles:
             self.size = max(self.weights, grown)
@@ -183,8 +183,8 @@ def mmap_large_blocks() -> None:
 
     Otherwise, once some large blocks were freed, it would cut others of their size from its heap, where some outlived
     their use (two stages of 17 MB each, compiled and dropped a dozen times, left 0 to 50 MB behind, now none). If
-    memory is limited, large activations are mapped in the same way: what the arenas of the workers' threads keep of
-    freed ones cannot be predicted. Small blocks stay in the heap, where their pages are reused.
+    memory is limited, large activations are mapped in the same way: how much freed memory the arenas of the workers'
+    threads keep cannot be predicted. Small blocks stay in the heap, where their pages are reused.
     """
     library = ctypes.CDLL(None)
     library.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
@@ -199,10 +199,10 @@ def resident_bytes(process: int | str = "self") -> int:
 def peak_growth(work: Callable[[], Done]) -> tuple[Done, int]:
     """Return the result of `work`, and the peak growth of this process in bytes; 0 if Linux does not report it.
 
-    The work is done twice, on a thread of its own, and the second time counts: what is only created once is not
-    counted. During that, every block but the smallest is mapped by itself and returned when it is freed. So what is
-    counted is what was in use, the same each time, without the effects of the C library's heap. After that large blocks
-    are mapped by themselves (`mmap_large_blocks`).
+    The work is done twice, on its own thread, and the second time counts, which leaves out what is created only once.
+    Meanwhile every block but the smallest is mapped by itself and returned when it is freed, so the figure is what was
+    in use, the same each time, without the effects of the C library's heap. Afterwards large blocks are mapped by
+    themselves (`mmap_large_blocks`).
     """
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, SMALL_BLOCK)
     try:

@@ -49,7 +49,7 @@ class Program:
 
     @property
     def activations(self) -> tuple[tuple[int, ...], ...]:
-        """The shape of the single tensor behind each stage but the last, without the batch dimension."""
+        """The shape of the single tensor after each stage but the last, without the batch dimension."""
         return tuple(graph.inputs[0].shape for graph in self.graphs[1:])
 
     @property
@@ -62,14 +62,14 @@ class Program:
         return replace(self, stages=tuple(map(twin, self.stages)))
 
     def with_entry(self) -> "Program":
-        """Return the same network behind an empty stage, which costs nothing. The network must take one tensor."""
+        """Return the same network after an empty stage, which costs nothing. The network must take one tensor."""
         if self.entry:
             return self
         graphs, grids = (entry_of(self.graphs[0]), *self.graphs), (EMPTY_STAGE, *self.costs.stages)
         return self._of((pass_through, *self.stages), graphs, grids)
 
     def without_entry(self) -> "Program":
-        """Return the network without its empty stage: without learned caches that is only one more stage boundary."""
+        """Return the network without its empty stage, which without learned caches is only one more boundary."""
         if not self.entry:
             return self
         return self._of(self.stages[1:], self.graphs[1:], self.costs.stages[1:])
@@ -83,7 +83,7 @@ class Program:
         return tuple(tensor.clone() for tensor in run_chain(self.stages, inputs))
 
     def run_through(self, stage: int, *inputs: "Tensor") -> "Tensor":
-        """Return the activation `(B, ...)` behind stage `stage`, counted from 0, for inputs of the model."""
+        """Return the activation `(B, ...)` after stage `stage`, counted from 0, for inputs of the model."""
         return run_chain(self.stages[: stage + 1], inputs)[0].clone()
 
 

@@ -1,4 +1,4 @@
-"""Refuses what answers a row by other rows of its batch, in which requests of strangers are. Runs the module.
+"""Refuses modules whose answer to a row depends on other rows of its batch, which are other clients'. Runs the module.
 
 Rows are answered in eager alone, in batches of several sizes, at several places, and beside rows of NaN and of huge
 numbers. A difference is told from rounding by running the graph in float64.
@@ -26,18 +26,18 @@ LARGE = 8  # rows of the largest batch tried, unless the model takes larger ones
 HUGE = 1e30
 SIZES = (1.0, 1e3, 1e3, 1.0)  # of the floating-point numbers of drawn rows
 
-ROUNDING = 1e-5  # of the largest value: what differs by less is not looked into
-# In float64 rounding is smaller by nine digits than in float32, and what comes of other rows is as large as before.
+ROUNDING = 1e-5  # of the largest value: smaller differences are ignored
+# In float64 rounding is smaller by nine digits than in float32, while the effect of other rows is as large as before.
 STAYS = 1e-3
 SURE = 1e-3  # of the largest value, where float64 cannot be tried
-BRANCHES = 1e-2  # share of an answer that differs where the module, unlike its graph, treats one row apart
+BRANCHES = 1e-2  # share of an answer that differs if the module, unlike its graph, treats a single row specially
 
 ADVICE = (
     "requests of several clients share a batch, so a row must be answered by itself. What to change: leave dimension 0 "
     "alone (mean(1) for mean(0), softmax(-1) for softmax(0)), compute nothing with x.shape[0], give batch norms their "
     "running statistics, and attention and LSTMs batch_first=True"
 )
-SQUEEZE = "squeeze() takes the dimension of the batch away too where it is 1, write squeeze(-1) or flatten(1); "
+SQUEEZE = "squeeze() also removes the dimension of the batch if it is 1, write squeeze(-1) or flatten(1); "
 
 
 def check_rows(
@@ -49,10 +49,10 @@ def check_rows(
     specs: Sequence[TensorSpec] = (),
     most: int,
 ) -> None:
-    """Raise `ExportError` if what `run` gives for a row depends on other rows, or on its place among them.
+    """Raise `ExportError` if the answer of `run` to a row depends on other rows, or on its place among them.
 
-    `run` is in eager what was exported as `graph`; dimension 0 of inputs and outputs is the batch. `examples` are rows
-    that it takes; further ones are drawn for the inputs `specs`, if any. `most` is the largest batch.
+    `run` calls in eager what was exported as `graph`; dimension 0 of inputs and outputs is the batch. `examples` are
+    rows that it takes; further ones are drawn for the inputs `specs`, if any. `most` is the largest batch.
     """
     drawn = Drawn(specs, (), BATCH)
     batches = [with_batch(examples, BATCH), *(drawn.up_to(size) for size in SIZES if specs)]
@@ -69,11 +69,11 @@ def check_rows(
             if part.shape[1:2] != (1,):
                 shape = tuple(part.shape[1:])
                 raise ExportError(f"{name} of the module has shape {shape} for one row alone: {SQUEEZE}{ADVICE}")
-        for said, scene, places, foreign in _scenes(rows, most):
+        for where, scene, places, foreign in _scenes(rows, most):
             found = _tried(run, scene)
             if found is None and not foreign:
                 raise ExportError(
-                    f"rows depend on each other (the module raises {said}, though not on a row alone): {ADVICE}"
+                    f"rows depend on each other (the module raises {where}, though not on a row alone): {ADVICE}"
                 )
             for place, part in enumerate(found or ()):
                 expected = alone[place]
@@ -81,7 +81,7 @@ def check_rows(
                 if _stands_out(apart, expected).any():
                     by_graph, by_wider = (_apart_of(one, rows, scene, places, place) for one in (eager, wider))
                     if _is_real(apart, expected, by_graph, by_wider):
-                        differs = f"{names[place]} of a row {said} is not what it is for the row alone"
+                        differs = f"{names[place]} of a row {where} is not what it is for the row alone"
                         raise ExportError(f"rows depend on each other ({differs}): {ADVICE}")
 
 
@@ -97,9 +97,9 @@ def check_stages(
 
 
 def _scenes(rows: Rows, most: int) -> Iterator[tuple[str, Rows, tuple[int, ...], bool]]:
-    """Yield batches with two of these rows: what is said of each, the batch, and where in it the two are.
+    """Yield batches with two of these rows: where they are, in words, the batch, their places in it.
 
-    The module may refuse the last two batches, which have rows of values that need not be valid.
+    The last value says whether the module may refuse the batch, whose other rows need not be valid.
     """
     first, second = PLACES
     large = max(most, LARGE)
@@ -126,7 +126,7 @@ def _among(rows: Rows, number: float, whole: Callable[[Tensor], Tensor]) -> Rows
 
 
 def _tried(run: Run, rows: Rows) -> Rows | None:
-    """Return the answers; None if there are none, for a module may raise anything for values that it does not take."""
+    """Return the answers; None if the module raises, which it may in any way for values that it does not take."""
     try:
         return run(*rows)
     except Exception:  # foreign code
@@ -141,7 +141,7 @@ def _alone(run: Run, rows: Rows) -> Rows | None:
 
 
 def _apart_of(run: Run, rows: Rows, scene: Rows, places: tuple[int, ...], output: int) -> tuple[Tensor, Tensor] | None:
-    """Return how far an output of the rows in a scene is from that of each alone, and the latter."""
+    """Return how far an output of the rows in a scene is from their output alone, and the latter."""
     alone, found = _alone(run, rows), _tried(run, scene)
     if alone is None or found is None:
         return None
@@ -183,7 +183,7 @@ def _is_real(
     if by_graph is not None:
         share, same = (float(_stands_out(part, expected).double().mean()) for part in (apart, by_graph[0]))
         if same < BRANCHES < share:
-            return True  # export takes batches for larger than 1: `if x.shape[0] == 1` is not in the graph
+            return True  # export assumes batches larger than 1: `if x.shape[0] == 1` is not in the graph
     if by_wider is None:
         return bool((apart > SURE * _largest(expected)).any())
     if apart.isinf().any():

@@ -40,7 +40,7 @@ def simplify(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
 
 
 def drop_identities(graph: Graph) -> Graph:
-    """Remove nodes that return their first argument unchanged, also copies, which dropout leaves behind."""
+    """Remove nodes that return their first argument unchanged, and the copies that dropout leaves behind."""
     found: dict[str, str] = {}
     for node in graph.nodes:
         same = node.op in IDENTITIES or (node.op == CLONE and not node.kwargs)
@@ -50,7 +50,7 @@ def drop_identities(graph: Graph) -> Graph:
 
 
 def drop_empty_parts(graph: Graph, weights: Weights) -> Graph:
-    """Remove empty vectors from concatenations, with which caches of language models start.
+    """Remove empty vectors, with which caches of language models start, from concatenations.
 
     Torch can concatenate them with tensors of more dimensions, other backends cannot.
     """
@@ -106,10 +106,10 @@ def fold_constants(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Ten
 
 
 def drop_whole_indices(graph: Graph, weights: Weights) -> Graph:
-    """Take tensors as they are where they are indexed by all of their places in order, and masks without what is true.
+    """Remove indexing by all places in order, and operands of masks that are always true.
 
-    Libraries of language models find out for each pair of words by its places whether one attends to the other. Without
-    a window or an order that is the mask of the words alone, which each stage has to make again.
+    Libraries of language models compute from the places of each pair of words whether one attends to the other. Without
+    a window or an order that is just the mask of the words, which each stage has to compute again.
     """
     types, found = graph.types(), list[Node]()
     nodes = {node.name: node for node in graph.nodes}
@@ -119,7 +119,7 @@ def drop_whole_indices(graph: Graph, weights: Weights) -> Graph:
             users.setdefault(name, []).append(node)
 
     def places(argument: Argument) -> tuple[Size | None, int] | None:
-        """Return of which size an index has all places in order, and along which dimension, counted from the last."""
+        """Return the size whose places an index has, all in order, and its dimension, counted from the last."""
         if isinstance(argument, Weight):
             tensor, count = weights[argument.name], weights[argument.name].numel()
             axis = next((axis for axis in range(-tensor.dim(), 0) if tensor.shape[axis] == count > 1), None)
@@ -148,7 +148,7 @@ def drop_whole_indices(graph: Graph, weights: Weights) -> Graph:
         return node is not None and (node.op, node.args[1:]) == ("aten.ge.Scalar", (0,)) and bool(places(node.args[0]))
 
     def is_spread(node: Node, name: str) -> bool:
-        """Return whether all that read a node give it a shape, to which this value can be spread as well."""
+        """Return whether all readers of a node expand it to a shape to which this value can be expanded as well."""
         given, whole = types[name].shape, types[node.name].shape
         return len(given) == len(whole) and all(
             user.op == "aten.expand.default"
@@ -182,7 +182,7 @@ def drop_whole_indices(graph: Graph, weights: Weights) -> Graph:
 
 
 def _unsqueezed(node: Node, source: Value, kind: TensorType, axes: Sequence[int]) -> list[Node]:
-    """Return nodes that give a tensor of this type dimensions of one beside its own, which come to be at `axes`."""
+    """Return nodes that add dimensions of size 1 to a tensor of this type, at `axes` of the result."""
     assert node.type is not None
     new = [axis for axis in range(len(node.type.shape)) if axis not in axes]
     found, shape = list[Node](), list(kind.shape)
@@ -228,7 +228,7 @@ def fold_batch_norms(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, T
 
 
 def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str, Tensor]]:
-    """Make tied parameters, which are one tensor in memory, one weight."""
+    """Merge tied parameters, which are one tensor in memory, into one weight."""
     first: dict[tuple[Any, ...], str] = {}
     same: dict[str, str] = {}
     for name in graph.weights():
@@ -243,10 +243,10 @@ def share_equal_weights(graph: Graph, weights: Weights) -> tuple[Graph, dict[str
 
 
 def hoist_casts(graph: Graph) -> Graph:
-    """Return the graph with inputs of whole numbers cast to floating point before all else, and spread after that.
+    """Return the graph with inputs of whole numbers cast to floating point first, and expanded after that.
 
-    Means over the words that count spread the mask over each word's numbers, and cast it at the end. One number for
-    each word can be carried behind a cut (`cut.Carry`), if it is of the activation's dtype.
+    Means over the words that count expand the mask over each word's numbers, and cast it at the end. One number for
+    each word can be carried across a cut (`cut.Carry`), if it is of the activation's dtype.
     """
     inputs = {spec.name: spec for spec in graph.inputs if spec.dtype in WHOLE}
     nodes, types = {node.name: node for node in graph.nodes}, graph.types()
@@ -272,12 +272,12 @@ def hoist_casts(graph: Graph) -> Graph:
 
 
 def hoist_comparisons(graph: Graph) -> Graph:
-    """Return the graph with comparisons of integer inputs before all else, equal ones made only once.
+    """Return the graph with comparisons of integer inputs first, and equal ones made only once.
 
     Classifiers on a decoder read the word numbers twice: at the beginning, and at the end to find the last word that is
     not padding. Between blocks the word numbers themselves would have to be kept, which no activation can carry; the
-    result of the comparison is small (`cut.Carry`). Without this, GPT-2, Llama or CLIP's texts have no cut between
-    their blocks.
+    result of the comparison is small (`cut.Carry`). Without this, GPT-2, Llama and CLIP's text encoder have no cut
+    between their blocks.
     """
     cheap = size_only(graph)
     known = {spec.name for spec in graph.inputs if spec.dtype in WHOLE} | cheap

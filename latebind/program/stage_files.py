@@ -1,8 +1,8 @@
-"""Stages as files of OpenVINO's own: what a build has converted, to be read without torch and in less time.
+"""Stages as OpenVINO files: what a build has converted, to be read without torch and in less time.
 
 A stage has up to three files: OpenVINO's two, the model and its small constants, and a description of what is done
-beside it. Weights are not written again: where a constant is a weight, the model in the file has an input, in whose
-place loading puts the weight. A description belongs to one graph, by a digest of that.
+outside it. Weights are not written again: if a constant is a weight, the model in the file has an input instead, which
+loading replaces by the weight. A description holds a digest of the graph that it belongs to.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ MOST_CONSTANTS = 1 << 30
 
 
 class _Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done beside the model of a stage: see `Converted`. `weights` are put in the place of its last inputs."""
+    """What is done outside the model of a stage: see `Converted`. `weights` replace its last inputs."""
 
     format: int
     graph: str
@@ -62,12 +62,12 @@ class _Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def place_of(number: int) -> str:
-    """Return where the files of a stage are, counted from the first that computes anything."""
+    """Return where the files of a stage are; stages are counted from the first that computes anything."""
     return f"{STAGES}/{number}"
 
 
 def needs_file(graph: Graph, weights: Mapping[str, Any], backend: str) -> bool:
-    """Return whether a graph of a model on `backend` is to be computed by OpenVINO."""
+    """Return whether OpenVINO computes a graph of a model on `backend`."""
     if not graph.whole.nodes or not backend.startswith("openvino"):
         return False
     return backend_of(graph, weights, backend) == backend or bool(lacking(graph.whole))
@@ -76,7 +76,7 @@ def needs_file(graph: Graph, weights: Mapping[str, Any], backend: str) -> bool:
 def stages_as_files(
     graphs: Sequence[Graph], weights: Mapping[str, "Tensor"], backend: str, *, packs: bool
 ) -> tuple[dict[str, bytes], str]:
-    """Return the files of the stages of a model on a backend, and what needs torch there: then there are no files."""
+    """Return the files of the stages of a model on a backend, and what needs torch there; if so, no files."""
     if not BACKENDS[backend].has_files:
         return {}, ""
     found, first = dict[str, bytes](), 0 if graphs[0].whole.nodes else 1
@@ -90,13 +90,13 @@ def stages_as_files(
 
 
 class NeedsTorch(Exception):
-    """What is computed before a model of OpenVINO has an operator that numpy does not compute as torch does."""
+    """What is computed before an OpenVINO model has an operator that numpy does not compute as torch does."""
 
 
 def files_of(place: str, graph: Graph, weights: Mapping[str, "Tensor"], *, packs: bool) -> dict[str, bytes]:
     """Return the files of one stage by name; `packs` says whether its rows run without their padding.
 
-    Raises `ExportError` where OpenVINO cannot convert it, and `NeedsTorch`.
+    Raises `ExportError` if OpenVINO cannot convert it, and `NeedsTorch`.
     """
     from latebind.program.conversion import converted  # noqa: PLC0415  (with torch)
 
@@ -128,7 +128,7 @@ def files_of(place: str, graph: Graph, weights: Mapping[str, "Tensor"], *, packs
 
 
 def has_files(directory: ModelDirectory, place: str, graph: Graph) -> bool:
-    """Return whether a stage was written as files."""
+    """Return whether there are files of a stage."""
     return all(f"{name}.json" in directory.files for _, name in _buckets(place, graph))
 
 
@@ -141,12 +141,12 @@ def read_stage(
     backend: str,
     options: CompileOptions,
 ) -> StageFunction:
-    """Return a stage of its files, ready to run, with these weights. Raises `RepositoryError` if they do not fit it."""
+    """Return a stage read from its files, with these weights. Raises `RepositoryError` if they do not match it."""
     if not graph.whole.nodes:
         return pass_through
     if not needs_file(graph, weights, backend):
         return by_bucket(graph, lambda bucket: OverArrays(LookUp(bucket, weights)))
-    from latebind.program.openvino import OpenVino  # noqa: PLC0415  (which takes long to import)
+    from latebind.program.openvino import OpenVino  # noqa: PLC0415  (takes long to import)
 
     chosen, names = backend_named(backend), {id(bucket): name for bucket, name in _buckets(place, graph)}
     assert isinstance(chosen, OpenVino)
@@ -163,10 +163,10 @@ def read_stage(
 
 
 def read_all(reads: Sequence[Callable[[], StageFunction]]) -> list[StageFunction]:
-    """Return what each of these calls of `read_stage` returns; every second one runs on a thread beside this one.
+    """Return the results of these calls of `read_stage`; every second one runs on another thread.
 
-    OpenVINO compiles outside Python's lock: nine small stages are ready after 1.63 s, one by one after 1.97. Two
-    threads beside this one would keep 3 MB more, each in an arena of its own.
+    OpenVINO compiles without the GIL: nine small stages are ready after 1.63 s, one by one after 1.97. Two further
+    threads would keep 3 MB more, each in an arena of its own.
     """
     made: list[StageFunction] = [pass_through] * len(reads)
     with ThreadPoolExecutor(1) as beside:
@@ -186,7 +186,7 @@ def _digest(graph: Graph) -> str:
 
 
 def _without_weights(model: Foreign, graph: Graph, weights: Mapping[str, "Tensor"]) -> tuple[Foreign, tuple[str, ...]]:
-    """Return a model with further inputs in the place of constants that are weights, and the names of these."""
+    """Return a model with further inputs in place of constants that are weights, and the names of these."""
     from openvino import opset13 as ops  # noqa: PLC0415
 
     known = {_memory_of(array_of(weights[name])): name for name in graph.weights()}
@@ -208,11 +208,13 @@ def _memory_of(array: Array) -> tuple[object, ...]:
 
 
 def _serialized(name: str, model: Foreign) -> dict[str, bytes]:
-    """Return a model as two files, the same ones for equal graphs; it is renamed."""
+    """Return a model as two files, the same for equal graphs; its nodes are renamed."""
     import openvino  # noqa: PLC0415
 
     model.set_friendly_name("stage")
-    for number, node in enumerate(model.get_ordered_ops()):  # names count on within a process, and files would differ
+    for number, node in enumerate(
+        model.get_ordered_ops()
+    ):  # OpenVINO numbers names throughout a process, so files would differ
         node.set_friendly_name(str(number))
     with tempfile.TemporaryDirectory(prefix="latebind-") as folder:
         paths = [Path(folder) / f"model.{kind}" for kind in ("xml", "bin")]
@@ -223,14 +225,16 @@ def _serialized(name: str, model: Foreign) -> dict[str, bytes]:
 def _read(
     directory: ModelDirectory, name: str, graph: Graph, weights: Mapping[str, Array], *, packs: bool
 ) -> "Converted":
-    """Return what a description and a model say; raises `RepositoryError`."""
+    """Return a stage as its description and model give it; raises `RepositoryError`."""
     from latebind.program.openvino import Converted  # noqa: PLC0415
 
     about, path = directory.read_json(f"{name}.json", _Described), directory.path / name
     if about.format != FORMAT:
         raise RepositoryError(f"{path}.json has format {about.format}, this version reads {FORMAT}: build it again")
     if about.graph != _digest(graph) or about.packs != packs:
-        raise RepositoryError(f"{path}.json is of another graph than {directory.path} has: build the model again")
+        raise RepositoryError(
+            f"{path}.json belongs to another graph than that of {directory.path}: build the model again"
+        )
     first = graph_from_json(about.first.encode(), known=anything) if about.first else None
     if first is not None and (lacking(first) or first.weights()):
         raise RepositoryError(f"{path}.json has a graph that needs torch: build the model again")
@@ -256,12 +260,12 @@ def _read(
 
 
 def anything(name: str) -> object:
-    """Take an operator without looking it up: `lacking` is asked for the graph, or another part of it is run."""
+    """Accept an operator without looking it up: `lacking` checks the graph, or another form of it is run."""
     return name
 
 
 def _with_weights(directory: ModelDirectory, name: str, names: Sequence[str], weights: Mapping[str, Array]) -> Foreign:
-    """Return a model with these weights in the place of its last inputs; raises `RepositoryError`."""
+    """Return a model with these weights in place of its last inputs; raises `RepositoryError`."""
     import openvino  # noqa: PLC0415
     from openvino import opset13 as ops  # noqa: PLC0415
 
@@ -276,15 +280,15 @@ def _with_weights(directory: ModelDirectory, name: str, names: Sequence[str], we
             one.output(0).replace(ops.constant(value, shared_memory=True).output(0))
             model.remove_parameter(one)
     except (RuntimeError, ValueError, KeyError) as error:
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise RepositoryError(
-            f"{directory.path / name}.xml is no model of this stage ({said}): build it again"
+            f"{directory.path / name}.xml is not a model of this stage ({reason}): build it again"
         ) from error
     return model
 
 
 def _check(path: Path, model: Foreign, about: _Described) -> None:
-    """Raise `RepositoryError` unless a model takes and gives what its description says."""
+    """Raise `RepositoryError` unless a model takes and returns what its description says."""
     found = [[value.get_element_type().to_dtype().name for value in values] for values in (model.inputs, model.outputs)]
     if found != [[spec.dtype for spec in specs] for specs in (about.inputs, about.outputs)]:
-        raise RepositoryError(f"{path}.xml takes and gives other tensors than its description says: build it again")
+        raise RepositoryError(f"{path}.xml has other inputs or outputs than its description says: build it again")

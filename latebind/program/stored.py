@@ -1,4 +1,4 @@
-"""The files of a program in its model directory: what `build` writes and `load` reads. `graph` has the graph's."""
+"""The files of a program in its model directory: what `build` writes and `load` reads. `graph` has those of graphs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -40,7 +40,7 @@ def write_model(
 
 
 def files_with_entry(directory: ModelDirectory) -> dict[str, bytes]:
-    """Return the changed files that give the model of `directory`, which has none yet, an empty first stage."""
+    """Return the changed files that add an empty first stage to the model of `directory`, which has none yet."""
     model, profile = read_model(directory), read_profile(directory)
     (taken,) = model.inputs
     return {
@@ -65,7 +65,7 @@ def read_stages(directory: ModelDirectory, model: StoredModel, *, known: Known =
 
 
 def read_rest(directory: ModelDirectory, model: StoredModel, *, behind: int) -> Graph:
-    """Return the graph of all stages behind one as a whole; raises what `read_stages` raises."""
+    """Return the graph of all stages after stage `behind` as a whole; raises what `read_stages` raises."""
     graph = read_graph(directory, model)
     return split(graph, _points(directory, model, graph)[behind : behind + 1])[1]
 

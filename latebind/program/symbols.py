@@ -1,4 +1,4 @@
-"""Sizes as `torch.export` knows them, by symbols: what it is told of named dimensions, and how it says sizes."""
+"""Sizes in `torch.export`, which are symbols: named dimensions passed to it, and sizes read from it."""
 
 import ast
 import logging
@@ -22,7 +22,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from latebind.domain.sizes import Dim
 
 Foreign = Any  # an object of torch, of any type
-MOST_TRIED = 1024  # sizes, or pairs of such, for which what torch cannot prove is evaluated
+MOST_TRIED = 1024  # sizes, or pairs of sizes, for which what torch cannot prove is evaluated
 
 
 def torch_dim(dim: Dim) -> Foreign:
@@ -35,8 +35,8 @@ def torch_dim(dim: Dim) -> Foreign:
 def export_for_all_sizes(module: nn.Module, rows: tuple[Tensor, ...], shapes: Foreign) -> ExportedProgram:
     """Return the module exported by `torch.export`, for all sizes that `shapes` allow.
 
-    Torch refuses what it cannot prove to hold for all of them, as that 1 % (T // 10 - 1) is not 0 from 40 on. So what
-    it would prove is evaluated; raises what torch raises where it does not hold.
+    Torch refuses what it cannot prove to hold for all of them, such as that 1 % (T // 10 - 1) is not 0 from 40 on. So
+    its claims are evaluated instead; raises what torch raises if one does not hold.
     """
     try:
         return torch.export.export(module, rows, dynamic_shapes=shapes)
@@ -52,7 +52,7 @@ def export_for_all_sizes(module: nn.Module, rows: tuple[Tensor, ...], shapes: Fo
 
 
 def _claims(program: ExportedProgram) -> Iterator[Foreign]:
-    """Yield what an exported program checks of sizes."""
+    """Yield the claims about sizes that an exported program checks."""
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target is torch.ops.aten._assert_scalar.default:
             value = node.args[0].meta["val"] if isinstance(node.args[0], FxNode) else node.args[0]
@@ -61,9 +61,9 @@ def _claims(program: ExportedProgram) -> Iterator[Foreign]:
 
 
 def _holds(claim: Foreign, ranges: Mapping[Foreign, Foreign]) -> bool:
-    """Return whether something holds for all sizes, or for those of many that are tried.
+    """Return whether a claim holds for all sizes, or, if they are many, for those tried.
 
-    As torch does, it leaves 1 to whoever compares answers: there, what is asked of sizes may be otherwise without harm.
+    Like torch it leaves out size 1, where a claim may fail without harm: answers there are compared anyway.
     """
     symbols = sorted(claim.free_symbols, key=str)
     most = int(MOST_TRIED ** (1 / max(len(symbols), 1))) // 2  # of all of them, and of the least
@@ -72,7 +72,7 @@ def _holds(claim: Foreign, ranges: Mapping[Foreign, Foreign]) -> bool:
         least, last = max(int(ranges[symbol].lower), 2), int(ranges[symbol].upper)
         step = max(1, (last - least) // most)
         tried.append(sorted({*range(least, last + 1, step), *range(least, min(last, least + most)), last}))
-    # By torch's own interpreter on numbers: sympy's `subs` takes a second for each claim of a network for sounds.
+    # With torch's own interpreter, on numbers: sympy's `subs` takes a second for each claim of a network for sounds.
     return all(
         sympy_interp(PythonReferenceAnalysis, dict(zip(symbols, sizes, strict=True)), claim)
         for sizes in product(*tried)
@@ -80,12 +80,13 @@ def _holds(claim: Foreign, ranges: Mapping[Foreign, Foreign]) -> bool:
 
 
 class Fixing:
-    """Notes where the module is when torch first takes a size for a number, or else last takes some sizes for all.
+    """Records where the module is when torch first fixes a size to a number, or else last narrows a range of sizes.
 
-    Else where it first takes two for equal: those of one named dimension in two inputs are, which is no fault.
+    Or else where it first takes two sizes to be equal; those of one named dimension in two inputs are, which is no
+    fault.
 
-    Torch says that it did only when the export is at its end, but logs each such step as it takes it, to nobody while
-    logging is off.
+    Torch reports this only at the end of an export, but logs each such step when it takes it, to nobody while logging
+    is off.
     """
 
     def __init__(self) -> None:
@@ -93,11 +94,11 @@ class Fixing:
         self._fixed: Sequence[FrameSummary] = ()
         self._narrowed: Sequence[FrameSummary] = ()
         self._equal: Sequence[FrameSummary] = ()
-        self._outside = 0  # calls that led to the export, whose lines are no part of the module
+        self._outside = 0  # calls that led to the export, whose lines are not the module's
 
     @property
     def frames(self) -> Sequence[FrameSummary]:
-        """The calls within the export that led there, the last one innermost; empty if torch did nothing like that."""
+        """The calls within the export that led there, innermost last; empty if torch did nothing of the kind."""
         return (self._fixed or self._narrowed or self._equal)[self._outside :]
 
     def _note(self, message: object, *given: Foreign, **_: object) -> None:
@@ -123,7 +124,7 @@ def _stack() -> Sequence[FrameSummary]:
 
 
 def written(size: Foreign, steps: Mapping[Foreign, Dim]) -> str | None:
-    """Return a size of torch's as `domain.sizes` reads it; None where it is not one in terms of named dimensions.
+    """Return a torch size as `domain.sizes` reads it; None if it is not one in terms of named dimensions.
 
     `steps` are the symbols that count the steps of each.
     """
@@ -134,7 +135,7 @@ def written(size: Foreign, steps: Mapping[Foreign, Dim]) -> str | None:
 
 
 def _text(size: Foreign, steps: Mapping[Foreign, Dim]) -> str:
-    """Return a size of torch's as `domain.sizes` reads it; raises `ValueError` where that is not possible."""
+    """Return a torch size as `domain.sizes` reads it; raises `ValueError` if that is not possible."""
     if size.is_Integer:
         return str(int(size))
     factor, rest = size.as_coeff_Mul()
@@ -148,15 +149,15 @@ def _text(size: Foreign, steps: Mapping[Foreign, Dim]) -> str:
         return f"{kind}({', '.join(parts)})"
     joined = {"Add": " + ", "Mul": " * ", "FloorDiv": " // ", "CleanDiv": " // ", "Mod": " % ", "PythonMod": " % "}
     if kind not in joined or not parts:
-        raise ValueError(f"{size} is no size in terms of the named dimensions")
+        raise ValueError(f"{size} is not a size in terms of the named dimensions")
     return f"({joined[kind].join(parts)})"
 
 
 @contextmanager
 def layers_of_any_length() -> Iterator[None]:
-    """Let torch know what LSTM and GRU layers return, for which it would otherwise take their steps one by one.
+    """Register with torch what LSTM and GRU layers return; otherwise it would unroll their steps.
 
-    A number of steps that differs it would take for the one of the examples. They stay whole in a graph.
+    That would fix a varying number of steps to that of the examples. This way the layers stay whole in a graph.
     """
     layers = (torch.ops.aten.lstm.input, torch.ops.aten.gru.input)
     kernels, decompositions = [dict(op.py_kernels) for op in layers], [decomposition_table[op] for op in layers]

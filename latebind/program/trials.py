@@ -1,4 +1,4 @@
-"""Rows of input on which backends are compared with the module: values over all that a client may send.
+"""Rows of input on which backends are compared with the module: values over everything that a client may send.
 
 Whole numbers are drawn over their dtype (within their limits): its ends, 0, 1, -1, what 32 bits or a float no longer
 hold, and the constants of the graph. Floating-point numbers are drawn by magnitude, from subnormal to the largest, and
@@ -23,13 +23,13 @@ from latebind.program.graph import Graph, Weight, flat
 from latebind.program.lengths import Rows, at_size, own_sizes, resized, tried_sizes
 from latebind.program.whole_numbers import whole_range
 
-USUAL = 1e6  # the magnitude of numbers up to which a backend must do as the module does, or is not taken
+USUAL = 1e6  # the magnitude of numbers up to which a backend must agree with the module, or is not taken
 MAGNITUDES = (USUAL, 1e9, 1e12, 1e15, 1e18, 1e21, 1e24, 1e27, 1e30, 1e33, 1e36)
 SMALL = (1e-3, 1e-6, 1e-12, 1e-20, 1e-30, 1e-40)
-SMALLER = (1e-46, 1e-100, 1e-300)  # of float64: OpenVINO has them in 32 bits, where they are 0
+SMALLER = (1e-46, 1e-100, 1e-300)  # of float64: OpenVINO computes in 32 bits, where they are 0
 ROWS, FEW_ROWS = 24, 6  # of one group
-LARGE = 1 << 14  # values of a row from which few are drawn: they have many values each
-LARGE_INSIDE = 1 << 17  # the same of a row anywhere in the network
+LARGE = 1 << 14  # values of a row from which few rows are drawn: they have many values each
+LARGE_INSIDE = 1 << 17  # the same for a row anywhere in the network
 KINDS = 5  # groups of usual magnitude
 # Rows of one group, and of what is real, for networks of less than so many operations a row: each row is run some
 # twenty times, together and alone, by every backend.
@@ -127,8 +127,8 @@ class Drawn:
     def of_one_number(self, size: float) -> Rows:
         """Return twice as many rows of one number each.
 
-        What is left of such a row where its mean is taken off is rounding, and not the same in each backend: OpenVINO's
-        layer_norm makes -1 for 0 of three in ten that 24 bits do not hold exactly when they are summed.
+        When its mean is subtracted, only rounding is left of such a row, and not the same on each backend: OpenVINO's
+        layer_norm returns -1 instead of 0 for three in ten of those whose sum 24 bits do not hold exactly.
         """
         count, made = 2 * self._count, []
         for spec in self._specs:
@@ -157,7 +157,7 @@ class Drawn:
         return made
 
     def _whole(self, spec: TensorSpec) -> Tensor:
-        """Return `(N, *shape)` whole numbers: each row one special number, a mixture of them, any, or small ones."""
+        """Return `(N, *shape)` whole numbers: each row of one special number, a mixture of them, any, or small ones."""
         least, most = within(spec)
         near = [int(number) + more for number in self._constants for more in (-1, 0, 1)]
         special = [n for n in (*WHOLE, least, most, least + 1, most - 1, *EDGES, *near) if least <= n <= most]
@@ -218,7 +218,7 @@ class Drawn:
         return torch.randint(most, (values,), generator=self._generator)
 
     def _between(self, least: int, most: int, values: int) -> Tensor:
-        """Return whole numbers from `least` to `most`, which may be as far from each other as 64 bits allow."""
+        """Return whole numbers from `least` to `most`, which may be as far apart as 64 bits allow."""
         if most - least < 1 << 62:
             return self._below(most - least + 1, values) + least
         bits = [self._below(1 << 32, values) for _ in range(2)]
@@ -233,7 +233,7 @@ def within(spec: TensorSpec) -> tuple[int, int]:
 
 
 def _constants(graph: Graph, weights: Mapping[str, Tensor]) -> list[float]:
-    """Return numbers that the graph computes with: where it may decide, or cancel what comes in."""
+    """Return numbers that the graph computes with, at which it may branch, or which may cancel an input."""
     found: dict[float, None] = {}
     for node in graph.nodes:
         for argument in flat(node.args):

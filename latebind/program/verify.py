@@ -1,4 +1,4 @@
-"""Whether a backend does as the module does: on usual rows, and row by row on values over all that clients may send.
+"""Whether a backend agrees with the module: on usual rows, and row by row on values over all that clients may send.
 
 `whole_numbers` says which whole numbers an input may have, `trials` draws rows within these limits.
 """
@@ -71,7 +71,7 @@ def _raises(run: Run, rows: Rows) -> bool:
 
 
 def _tried(run: Run, rows: Rows) -> Rows | None:
-    """Return copies of the answers, over which a backend may write in the next call; None if it raises."""
+    """Return copies of the answers, which a backend may overwrite in its next call; None if it raises."""
     try:
         return tuple(tensor.clone() for tensor in run(*rows))
     except FAILURES:
@@ -85,10 +85,10 @@ def _each(rows: Rows) -> list[Rows]:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The rows of a trial that are answered, and how: all together, and each one alone. Others are in `raising`.
+    """The rows of a trial that are answered, and the answers: all together, and each alone. Others are in `raising`.
 
-    Both answers are right: where sums overflow, eager itself gives an infinity in one and NaN in the other. `said` is
-    what was raised.
+    Both answers are right: where sums overflow, eager itself gives an infinity in one and NaN in the other. `error` is
+    the message of what was raised.
     """
 
     magnitude: float
@@ -96,7 +96,7 @@ class Answered:
     together: Rows
     alone: Rows
     raising: tuple[Rows, ...] = ()
-    said: str = ""
+    error: str = ""
 
     def kept(self, places: Sequence[int]) -> "Answered":
         """Return only these of the rows."""
@@ -107,30 +107,30 @@ class Answered:
 
 def answered(run: Run, trial: Trial) -> Answered:
     """Return what `run` answers to a trial."""
-    kept, outputs, raising, said = [], [], [], ""
+    kept, outputs, raising, message = [], [], [], ""
     for place, row in enumerate(_each(trial.rows)):
         try:
             outputs.append(tuple(tensor.clone() for tensor in run(*row)))
             kept.append(place)
         except FAILURES as error:
             raising.append(row)
-            said = " ".join(str(error).split())[:200]
+            message = " ".join(str(error).split())[:200]
     rows = tuple(tensor[kept] for tensor in trial.rows)
     alone = tuple(torch.cat(parts) for parts in zip(*outputs, strict=True))
     together = tuple(tensor.clone() for tensor in run(*rows)) if len(kept) > 1 else alone
-    return Answered(trial.magnitude, rows, together, alone, tuple(raising), said)
+    return Answered(trial.magnitude, rows, together, alone, tuple(raising), message)
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Tells answers that differ from eager's from those that are rounded otherwise, for what `graph` computes."""
+    """Tells answers that differ from eager's from those that are only rounded differently, for `graph`."""
 
     graph: Graph
     weights: Mapping[str, Tensor]
     tolerance: float
 
     def wrong_rows(self, run: Run, given: Answered) -> Tensor:
-        """Return which rows `(N,)` bool `run` answers otherwise than eager: all together, or each one alone."""
+        """Return which rows `(N,)` bool `run` answers differently from eager: all together, or each one alone."""
         wrong = torch.zeros(len(given.rows[0]), dtype=torch.bool)
         if not len(wrong):
             return wrong
@@ -143,11 +143,11 @@ class Judge:
         return wrong
 
     def differ(self, found: Rows, rows: Rows, expected: Rows) -> Tensor:
-        """Return for which rows `(N,)` bool `found` is another answer than `expected`.
+        """Return for which rows `(N,)` bool `found` differs from `expected`.
 
-        A row may differ by the tolerance, in proportion to its own largest finite number. Where that is less than what
-        eager itself is away from the exact result, it may differ by some times as much: numbers that cancel leave
-        nothing but rounding, of any order of the sums.
+        A row may differ by the tolerance, in proportion to its own largest finite number. If that is less than the
+        error of eager itself, it may differ by some times that error: numbers that cancel leave nothing but rounding,
+        which depends on the order of the sums.
         """
         if not _alike(found, expected):
             return torch.ones(len(rows[0]), dtype=torch.bool)
@@ -170,10 +170,9 @@ class Judge:
     def _rounding(self, rows: Rows, expected: Rows) -> list[Tensor]:
         """Return by how much rows `(N,)` of each output may differ because of rounding alone.
 
-        This is what eager is away from the result in float64, or what its graph yields otherwise with weights in the
-        last bit of which something else stands: a single number may be exact by chance. The graph may overflow where
-        the module does not, so it is compared with itself. A whole number that is another one in float64 stands on an
-        edge, and may be either (inf).
+        This is the distance of eager from the result in float64, or how much its graph changes when the last bits of
+        its weights do: a single number may be exact by chance. The graph may overflow where the module does not, so it
+        is compared with itself. A whole number that differs in float64 is on an edge, and may be either (inf).
         """
         most = [torch.zeros(len(tensor), dtype=torch.float64) for tensor in expected]
         if any(node.type is not None and node.type.dtype in {"float16", "bfloat16"} for node in self.graph.whole.nodes):
@@ -187,7 +186,7 @@ class Judge:
 
     @cached_property
     def _variants(self) -> Sequence[Run]:
-        """In float64, as it is, and with weights of other last bits, if it has any such weights."""
+        """The graph in float64, as it is, and with other last bits of its weights, if it has any such weights."""
         generator = torch.Generator().manual_seed(0)
         own = {name: self.weights[name] for name in self.graph.weights()}
         shaken = [{name: _shaken(tensor, generator) for name, tensor in own.items()} for _ in range(2)]
@@ -196,7 +195,7 @@ class Judge:
 
 
 def _apart(found: Tensor, expected: Tensor) -> Tensor:
-    """Return how far rows `(N,)` are from each other; where a number of one is not finite, nothing is excused."""
+    """Return how far apart rows `(N,)` are; differences in NaNs and infinities count as 0, and excuse nothing."""
     far = _distance(found.to(expected.dtype), expected)
     if not expected.is_floating_point():
         return far
@@ -204,7 +203,7 @@ def _apart(found: Tensor, expected: Tensor) -> Tensor:
 
 
 def _shaken(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a matrix with every number off by about one in its last bit; others, which may be exact, as they are."""
+    """Return a matrix with every number off by about one in its last bit; others, which may be exact, unchanged."""
     if tensor.dtype not in {torch.float32, torch.float64} or tensor.dim() < 2:
         return tensor
     signs = torch.randint(-1, 2, tensor.shape, generator=generator)
@@ -213,20 +212,19 @@ def _shaken(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The inputs with the whole numbers that they may have, and what the module answers to trials within these."""
+    """The inputs with the whole numbers that they may have, and the module's answers to trials within these."""
 
     inputs: tuple[TensorSpec, ...]
     answers: tuple[Answered, ...]
     judge: Judge
 
     def largest(self, run: Run) -> float | None:
-        """Return up to which magnitude `run` does as the module does; inf without end, None if not usually.
+        """Return up to which magnitude `run` agrees with the module: inf for all numbers, None if not for usual ones.
 
-        It must raise where the module does. A backend that takes NaN or infinities otherwise must not meet any inside
-        of the network: large numbers may add up to one, sooner in some rows than in those compared. So the magnitude
-        below the last one that agreed and gave numbers is sure. It must be well above that of the usual rows. A row
-        counts with its own largest number: rows of small numbers are among those of each magnitude, and no limit keeps
-        them out.
+        It must raise where the module does. A backend that treats NaN or infinities differently must not meet any
+        inside the network: large numbers may add up to one, sooner in some rows than in those compared. So only the
+        magnitude below the last one that agreed and gave numbers is safe. It must be well above that of the usual rows.
+        A row counts with its own largest number: each magnitude has small rows too, which no limit keeps out.
         """
         if any(not _raises(run, row) for given in self.answers for row in given.raising):
             return None
@@ -251,7 +249,7 @@ class Agreement:
         return sure if sure >= max(USUAL, ROUNDING * usual) else None
 
     def holds(self, stages: Sequence[StageFunction], graphs: Sequence[Graph], largest: float) -> bool:
-        """Return whether the chain does as the module does up to `largest`, and each stage that has a graph as eager.
+        """Return whether the chain agrees with the module up to `largest`, and each stage that has a graph with eager.
 
         Stages are given what eager computes before them.
         """
@@ -271,7 +269,7 @@ class Agreement:
         return True
 
     def limited(self, largest: float) -> tuple[TensorSpec, ...]:
-        """Return the inputs with all their limits, on a backend that does as the module does up to `largest`."""
+        """Return the inputs with all their limits, on a backend that agrees with the module up to `largest`."""
         return tuple(
             replace(spec, largest=min(largest, torch.finfo(getattr(torch, spec.dtype)).max))
             if largest < inf and is_floating(spec.dtype)
@@ -281,7 +279,7 @@ class Agreement:
 
 
 def _least_magnitude(rows: Sequence[Tensor]) -> float:
-    """Return the largest floating-point number of the row where that is the least; 0 if rows have none."""
+    """Return the smallest, over rows, of a row's largest floating-point number; 0 if rows have none."""
     found = torch.zeros(len(rows[0]), dtype=torch.float64)
     for tensor in rows:
         if tensor.is_floating_point() and tensor.numel():
@@ -295,10 +293,10 @@ def _is_finite(given: Answered) -> bool:
 
 
 def find_agreement(run: Run, exported: Exported, real: Sequence[Rows], tolerance: float, *, most: int) -> Agreement:
-    """Compare the exported graph with the module, which `run` calls; `real` are rows as they will come.
+    """Compare the exported graph with the module, which `run` calls; `real` are rows like those to be served.
 
     Raises `ExportError` for a module whose rows depend on each other (in batches up to `most`), one without any number
-    in its answers, and one whose checks an export loses.
+    in its answers, and one with checks that the export loses.
     """
     graph, weights = exported.graph, exported.weights
     eager = in_eager(graph, weights)
@@ -309,29 +307,29 @@ def find_agreement(run: Run, exported: Exported, real: Sequence[Rows], tolerance
     for given in answers:
         if any(not _raises(eager, row) for row in given.raising):
             raise ExportError(
-                f"the module raises for some values ({given.said}) to which its exported graph gives an answer: what "
-                "checks them is lost in the export. Leave such values out, or check them outside the model"
+                f"the module raises for some values ({given.error}) for which its exported graph does not: the export "
+                "loses the check. Leave such values out, or check them outside the model"
             )
     whole = [tensor for given in answers for tensor in given.together]
     if not any(bool(tensor.isfinite().any()) or not tensor.numel() for tensor in whole):
         broken = next((name for name, weight in weights.items() if not bool(weight.isfinite().all())), None)
-        why = f"the weight {broken!r} has some" if broken else "give rows as they will come, or mend the module"
+        why = f"the weight {broken!r} has some" if broken else "give rows like those to be served, or fix the module"
         raise ExportError(f"every answer of the module is NaN or infinite on all rows that were tried: {why}")
     try:
         run(*made_up_tensors(inputs, 1, HOST))
     except FAILURES as error:
         raise ExportError(
-            f"the module raises for a row of small numbers ({' '.join(str(error).split())[:200]}), by which a server "
-            "tries each model: clamp what is an index or a divisor"
+            f"the module raises for a row of small numbers ({' '.join(str(error).split())[:200]}), with which a server "
+            "tries each model: clamp indices and divisors"
         ) from error
     return Agreement(inputs, answers, Judge(graph, weights, tolerance))
 
 
 def _inputs(run: Run, graph: Graph, weights: Mapping[str, Tensor], real: Sequence[Rows]) -> tuple[TensorSpec, ...]:
-    """Return the inputs with their limits, which real rows are within.
+    """Return the inputs with their limits, which include all numbers of real rows.
 
-    An export loses the check of one_hot. So where the module raises at an end of what its graph takes, what it takes
-    itself is looked for, in a row of the largest size: there an index finds most.
+    An export loses the check of one_hot. So if the module raises at an end of the range that its graph takes, its own
+    range is searched, in a row of the largest size, where most indices are valid.
     """
     largest = resized(tuple(tensor[:1] for tensor in real[0]), graph.inputs, graph.largest)
     row = dict(zip((spec.name for spec in graph.inputs), largest, strict=True))
@@ -353,17 +351,17 @@ def _inputs(run: Run, graph: Graph, weights: Mapping[str, Tensor], real: Sequenc
 
 
 def _defined(given: Answered, eager: Run) -> Answered:
-    """Return the answers without rows that have none: the module says NaN of numbers, its graph in eager does not.
+    """Return the answers without undefined rows, where the module gives NaN for numbers, but its graph in eager not.
 
-    PyTorch has several kernels for one operator, and takes another one in a module than in a graph. Where every word of
-    a text is masked, one kernel of attention answers NaN and another a number; a backend cannot do as both do.
+    PyTorch has several kernels for one operator, and may use another one in a module than in a graph. If every word of
+    a text is masked, one kernel of attention gives NaN and another a number; a backend cannot agree with both.
     """
-    said = [tensor.isnan() for tensor in given.alone]
-    if given.magnitude > USUAL or not any(bool(nan.any()) for nan in said):
+    nans = [tensor.isnan() for tensor in given.alone]
+    if given.magnitude > USUAL or not any(bool(nan.any()) for nan in nans):
         return given
     kept = []
     for place, row in enumerate(_each(given.rows)):
         found = [tensor.isnan() for tensor in eager(*row)]
-        if all(torch.equal(nan[place : place + 1], other) for nan, other in zip(said, found, strict=True)):
+        if all(torch.equal(nan[place : place + 1], other) for nan, other in zip(nans, found, strict=True)):
             kept.append(place)
     return given.kept(kept)

@@ -1,8 +1,8 @@
-"""Whole numbers of a graph: what is computed of them before a compiler does, and which ones an input may have.
+"""Whole numbers of a graph: what is computed from them outside the compiler, and which ones an input may have.
 
-OpenVINO has 64-bit numbers in 32 bits, adds, divides and compares others in floating point or with saturation, and
-reads and writes anywhere with an index that is out of range. So numpy (`numeric`) or torch computes what follows from
-whole numbers alone, and an index that is passed on out of range raises, as in the module.
+OpenVINO computes 64-bit numbers in 32 bits, adds, divides and compares others in floating point or with saturation, and
+reads and writes anywhere with an index out of range. So numpy (`numeric`) or torch computes what follows from whole
+numbers alone, and an index out of range raises, as in the module.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,13 +29,13 @@ SCATTERS = ("scatter", "scatter_add", "scatter_reduce")
 BY_DIMENSION = ("gather", "index_select", "index_add", "index_copy", "index_fill", *SCATTERS)
 BY_PLACE = ("index", "index_put", "_unsafe_index", "_unsafe_index_put")
 DIVISIONS = ("remainder", "fmod", "floor_divide", "div")
-# Operators that give values and their places, and the argument that names the dimension.
+# Operators that return values and their places, and the argument that names the dimension.
 ORDERED = {"topk": 2, "max": 1, "min": 1, "cummax": 1, "cummin": 1, "median": 1, "sort": 1, "kthvalue": 2}
 MOVED = frozenset({"view", "unsqueeze", "squeeze", "expand", "permute", "slice", "select", "clone", "_to_copy"})
 
 
 def whole_range(dtype: str) -> range | None:
-    """Return all numbers of a dtype, as "int64"; None if it is not one of whole numbers. Those of bool are 0 and 1."""
+    """Return all numbers of a dtype such as "int64"; None if it is not one of whole numbers. Bool has 0 and 1."""
     if dtype == "bool":
         return range(2)
     kind: torch.dtype = getattr(torch, dtype)
@@ -47,10 +47,10 @@ def whole_range(dtype: str) -> range | None:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A graph in two: `first` (None: nothing), and `rest` for a compiler, which takes what that returns.
+    """A graph in two parts: `first` (None: nothing), and `rest`, for a compiler, which takes what `first` returns.
 
-    `indices` are the inputs of `rest` that it uses as indices, with those that find something. `unsure` says where
-    `rest` computes with whole numbers in a way that no compiler is sure to get right, "" if nowhere.
+    `indices` are the inputs of `rest` that it uses as indices, with their valid ranges. `unsure` says where `rest`
+    computes with whole numbers in a way that a compiler may get wrong, "" if nowhere.
     """
 
     first: Graph | None
@@ -60,7 +60,7 @@ class Split:
 
     @property
     def checked(self) -> tuple[tuple[int, Within], ...]:
-        """The places of the inputs of `rest` that it uses as indices, with what finds something."""
+        """The positions of the inputs of `rest` that it uses as indices, with their valid ranges."""
         return tuple(
             (at, self.indices[one.name]) for at, one in enumerate(self.rest.inputs) if one.name in self.indices
         )
@@ -71,9 +71,9 @@ class Split:
         return (self.rest if self.first is None else self.first).axes
 
     def ahead(self, weights: Mapping[str, Tensor]) -> Ahead | None:
-        """Return what gives the inputs of `rest` for those of the whole graph; None if they are the same, unchecked.
+        """Return a call from the inputs of the graph to those of `rest`; None if they are the same, unchecked.
 
-        It raises `IndexError` for an index that is out of range.
+        The call raises `IndexError` for an index out of range.
         """
         return ahead_of(self.first, self.checked, self.axes, weights)
 
@@ -84,7 +84,7 @@ def ahead_of(
     axes: Mapping[str, tuple[int, int]],
     weights: Mapping[str, Tensor],
 ) -> Ahead | None:
-    """Return what computes `first` and checks indices (`Ahead`), None for nothing; torch computes what numpy cannot."""
+    """Return a call that computes `first` and checks indices, None for nothing; torch computes what numpy cannot."""
     if first is None:
         return Ahead(None, checked, axes) if checked else None
     own = {name: weights[name].clone() for name in first.weights()}  # their pages may be given back
@@ -94,7 +94,7 @@ def ahead_of(
 
 
 def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
-    """Return the graph in two. An input that nothing reads is not passed on: OpenVINO would not know it."""
+    """Return the graph in two parts. An input that nothing reads is dropped: OpenVINO would not know it."""
     types, cheap = graph.types(), size_only(graph)
     whole = {spec.name for spec in graph.inputs if whole_range(spec.dtype) is not None}
     ahead: list[Node] = []
@@ -107,7 +107,7 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
         elif node.op == CAST and kind.dtype == "float32" and types[values[0]].dtype in EXACT:
             continue
         elif node.op == LOOKUP and isinstance(node.args[0], Weight):
-            continue  # looked up before, rows come in new memory, which OpenVINO has to be bound to each time
+            continue  # rows looked up before would be in new memory, which has to be bound each time
         ahead.append(node)
     first, rest = _parts(graph, [node.name for node in ahead], cheap)
     indices, unsure = _indices(rest, weights, set(graph.axes))
@@ -115,7 +115,7 @@ def split_whole_numbers(graph: Graph, weights: Mapping[str, Tensor]) -> Split:
 
 
 def _parts(graph: Graph, ahead: Sequence[str], cheap: frozenset[str]) -> tuple[Graph, Graph]:
-    """Return the graph of the nodes `ahead`, and that of the others, with what passes between them."""
+    """Return the graph of the nodes `ahead`, and that of the others, with the values passed between them."""
     types = graph.types()
     others = {node.name: node for node in graph.nodes if node.name not in cheap.union(ahead)}
     read = {value for node in others.values() for value in node.values()} | {value for _, value in graph.outputs}
@@ -124,16 +124,16 @@ def _parts(graph: Graph, ahead: Sequence[str], cheap: frozenset[str]) -> tuple[G
     for node in piece_of(graph, (*graph.inputs, *passed), others, graph.outputs).nodes:
         size, there = size_read(node, types), [types[name].shape for name in (*kept, *(one.name for one in passed))]
         if size is not None and not any(size[0] in shape for shape in there):
-            kept.update(node.values())  # nothing but its size is read
+            kept.update(node.values())  # only its size is read
     specs = (*(spec for spec in graph.inputs if spec.name in kept), *passed)
     first = piece_of(graph, graph.inputs, ahead, tuple((spec.name, spec.name) for spec in specs))
     return first.needed(), piece_of(graph, specs, others, graph.outputs)
 
 
 def _indices(graph: Graph, weights: Mapping[str, Tensor], dims: set[str]) -> tuple[dict[str, Within], str]:
-    """Return the inputs used as indices, with what is in range, and where something else is no sure index or number.
+    """Return the inputs used as indices, with their valid ranges, and where another index or number is unsafe.
 
-    What is in range may follow from the named dimensions `dims`, which the inputs have.
+    Ranges may depend on the named dimensions `dims`, which the inputs have.
     """
     cheap, bounds = size_only(graph), _Bounds(graph, weights)
     inputs = {spec.name: spec for spec in graph.inputs if whole_range(spec.dtype) is not None}
@@ -152,12 +152,12 @@ def _indices(graph: Graph, weights: Mapping[str, Tensor], dims: set[str]) -> tup
                 unsure.append(f"{node.name!r} takes an index that is computed from floating-point numbers")
         for name in node.values():
             if name in wide and name not in places and node.name not in cheap:
-                unsure.append(f"{name!r} has whole numbers beyond 32 bits, and floating-point ones meet them")
+                unsure.append(f"{name!r} has whole numbers beyond 32 bits, combined with floating-point ones")
     return found, "".join(unsure[:1])
 
 
 def _both(one: Within, other: Within, dims: set[str]) -> Within | None:
-    """Return what is within both; None where that is not known."""
+    """Return the intersection of two ranges; None if it is not known."""
     if isinstance(one, range) and isinstance(other, range):
         return range(max(one.start, other.start), min(one.stop, other.stop))
     return one if one == other and one[1] in dims else None
@@ -170,12 +170,12 @@ def divides(node: Node) -> bool:
 
 
 def operation(node: Node) -> str:
-    """Return an operator's name without its overload: "clamp" of "aten.clamp.Tensor"."""
+    """Return an operator's name without its overload: "clamp" for "aten.clamp.Tensor"."""
     return node.op.removeprefix("aten.").partition(".")[0]
 
 
 class _Bounds:
-    """Numbers that values of a graph keep within, whatever they are made of: places of what is largest, and clamps."""
+    """Ranges that hold for values of a graph whatever its inputs: those of clamps, argmax and the like."""
 
     def __init__(self, graph: Graph, weights: Mapping[str, Tensor]) -> None:
         self._types, self._weights = graph.types(), weights
@@ -201,7 +201,7 @@ class _Bounds:
                 self._known[node.name] = _up_to(size)
 
     def are_within(self, name: str, allowed: Within | None) -> bool:
-        """Return whether a value is sure to keep within these numbers."""
+        """Return whether a value is certain to stay within these numbers."""
         known = self._known.get(name)
         if known is None or allowed is None:
             return False
@@ -210,7 +210,7 @@ class _Bounds:
         return known[0] == 0 and known[1:] == allowed[1:]  # 0 is within all that end with such a size
 
     def indices_of(self, node: Node) -> Iterator[tuple[str, Within | None]]:
-        """Yield the values that a node takes for indices, and which ones find something; None if that is not known."""
+        """Yield the values that a node uses as indices, and their valid ranges; None if not known."""
         name, args = operation(node), node.args
         indices: list[tuple[Argument, Argument, bool]] = []
         if name == "embedding":
@@ -220,12 +220,12 @@ class _Bounds:
         elif name in BY_PLACE and isinstance(args[1], tuple):
             indices = [(index, place, True) for place, index in enumerate(args[1])]
         for index, dimension, negative in indices:
-            if isinstance(index, Value) and index.name not in self._masks:  # a mask finds what it is as large as
+            if isinstance(index, Value) and index.name not in self._masks:  # a mask is as large as what it selects from
                 size = self._size(args[0], dimension)
                 yield index.name, None if size is None else _up_to(size, negative=negative)
 
     def _size(self, argument: Argument, dimension: Argument) -> Size | None:
-        """Return a size of a value or weight; None if it is not known, as where it differs from call to call."""
+        """Return a size of a value or weight; None if it is not known, because it differs from call to call."""
         shape: tuple[Size | None, ...] = ()
         if isinstance(argument, Value) and argument.name in self._types:
             shape = self._types[argument.name].shape
@@ -238,7 +238,7 @@ class _Bounds:
 
 
 def _up_to(size: Size, *, negative: bool = False) -> Within:
-    """Return the numbers below a size, from minus that on if `negative` ones are counted from the end."""
+    """Return the valid indices below a size, from minus that size if `negative` ones are counted from the end."""
     if isinstance(size, int):
         return range(-size if negative else 0, size)
     return (f"-({size})" if negative else 0, size)
@@ -248,10 +248,10 @@ Raises = Callable[[Mapping[str, int]], bool]
 
 
 def find_limits(graph: Graph, weights: Mapping[str, Tensor], raises: Raises | None = None) -> tuple[TensorSpec, ...]:
-    """Return the inputs of a graph with the whole numbers for which it does not raise: the words of a table.
+    """Return the inputs of a graph with the whole numbers for which it does not raise, such as the words of a table.
 
-    They are tried: `raises` tells whether a row raises whose inputs have these numbers in all places. By default it
-    computes no more of the graph than what follows from whole numbers.
+    They are tried: `raises` says whether a row raises whose inputs have these numbers in all places. By default it
+    computes only what follows from whole numbers.
     """
     whole = {
         spec.name: numbers for spec in graph.inputs if (numbers := whole_range(spec.dtype)) and spec.dtype != "bool"
@@ -265,7 +265,7 @@ def find_limits(graph: Graph, weights: Mapping[str, Tensor], raises: Raises | No
         return graph.inputs
 
     def last(name: str, end: int) -> int:
-        """Return the number nearest to `end` for which nothing raises: those between are taken to be like it."""
+        """Return the number nearest to `end` for which nothing raises; those between are assumed not to raise."""
         if not raises({**base, name: end}):
             return end
         good, bad = base[name], end

@@ -49,7 +49,7 @@ def test_inputs_go_by_name_where_the_module_knows_all_and_in_order_where_it_know
     exported = export(TwoInputs(), {"picture": image, "place": vector})
     assert [spec.name for spec in exported.graph.inputs] == ["picture", "place"]
     assert run_module(TwoInputs(), {"picture": image, "place": vector})[0].shape == (3, 5)
-    with pytest.raises(ExportError, match=r"forward\(image, vector\) knows no place"):
+    with pytest.raises(ExportError, match=r"forward\(image, vector\) has no place"):
         export(TwoInputs(), {"image": image, "place": vector})
     with pytest.raises(ExportError, match="different names"):
         export(TwoInputs(), (image, vector), input_names=("x", "x"))
@@ -175,7 +175,7 @@ class Packs(nn.Module):
         (nn.Linear(5, 2), "raised on 3 rows"),
         (Packs(), "packed sequences cannot be exported: give padded rows"),
         (Packs(returns=True), "packed sequences cannot be exported: give padded rows"),
-        (Uses(lambda x: x - x.max()), r"takes all rows of a batch together: .*x\.amax\(1\)"),
+        (Uses(lambda x: x - x.max()), r"reduces all rows of a batch together: .*x\.amax\(1\)"),
         (Uses(lambda x: x * max(x.shape[0], 10)), "computes with the size of the batch"),
         (Uses(lambda x: x + torch.histc(x, 4)), "not on the list of operators"),
         (Uses(lambda x: torch.linalg.inv(x.view(-1, 2, 2))), r"_linalg_check_errors.*: inv_ex"),

@@ -268,11 +268,11 @@ class OneByOne(nn.Module):
         return {"class": self.head(whole / 10), "words": x, "pairs": x[:, : places // 2 * 2 : 2, 0]}
 
 
-def test_where_code_fixes_a_length_rows_are_filled_up_to_one_of_several(tmp_path: Path) -> None:
+def test_where_code_fixes_a_length_rows_are_padded_to_one_of_several(tmp_path: Path) -> None:
     module, examples = OneByOne(masked=True), sentences(3, 7)
     report = build(module, examples, tmp_path, [L], WORDS, QUICK)
     told = dict(report.lines)
-    assert told["a graph for each"] == "L of 8, 10, 12, 15, 19, 24; rows are filled up to the next"
+    assert told["a graph for each"] == "L of 8, 10, 12, 15, 19, 24; rows are padded to the next"
     assert "test_lengths.py, line" in told["because"]
     assert "# one by one" in told["because"]
     for backend in QUICK:
@@ -291,7 +291,7 @@ def test_where_filling_up_changes_answers_each_of_a_few_sizes_has_a_graph(tmp_pa
     program = load_program(report.directory)
     assert (len(program.graphs[0].buckets), program.spec.pads) == (8, False)
     compare(module, program, sentences(3, 6), 8)
-    with pytest.raises(ExportError, match=r"# one by one.*answered otherwise: declare at most 16 sizes"):
+    with pytest.raises(ExportError, match=r"# one by one.*changes their answers: declare at most 16 sizes"):
         build(module, sentences(3, 6), tmp_path / "many", [L], WORDS, ["eager"])
     both = [Dim("L", 1, 5), Dim("W", 1, 4)]
     assert not (tmp_path / "many").exists()
@@ -354,7 +354,7 @@ def test_a_place_past_the_end_of_a_row_raises_though_longer_rows_have_it(tmp_pat
     program = load_program(report.directory)
     assert not program.spec.pads
     assert (program.spec.inputs[1].least, program.spec.inputs[1].limit) == (-24, 24)  # of the longest row
-    with pytest.raises(ExportError, match=r"with L=1 .*index 6 is out of bounds.* as 0 for a place in the row"):
+    with pytest.raises(ExportError, match=r"with L=1 .*index 6 is out of bounds.* such as 0 for a position"):
         build(module, {**words(3), "at": torch.full((3, 1), 6)}, tmp_path, [L], {"words": ["L"]}, ["eager"])
     for length in (1, 7, 24):
         given = torch.randint(0, 20, (2, length))

@@ -31,7 +31,7 @@ from latebind.learned.build import build_caches, recalibrate
 from latebind.learned.exploration_folder import delete_exploration, explored_folder
 from latebind.learned.networks import EVERY, check_kinds
 from latebind.learned.samples import Samples, check_task, doubt
-from latebind.learned.vectors import DECLARE, certify, rows_of, said
+from latebind.learned.vectors import DECLARE, certify, rows_of, summary
 from latebind.program.build import build_program
 from latebind.program.choose import Settings
 from latebind.program.lengths import input_specs
@@ -276,7 +276,7 @@ def calibrate_model(
         if fidelity.cosine is not None or read_model(directory).about.task is Task.EMBED:
             _, near = certify(directory, held_out, fidelity, promise, threads=each)
             if near is not None and not near.kept:
-                raise ConfigError(f"{path}: {said(near)}: nothing was changed; rebuild it, or lower the fidelity")
+                raise ConfigError(f"{path}: {summary(near)}: nothing was changed; rebuild it, or lower the fidelity")
             shown = rows_of(near) if near is not None else [("precision", FULL)]
             show_pairs(f"vectors for fidelity {fidelity}", shown)
             save(json_file, shown)

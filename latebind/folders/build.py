@@ -24,7 +24,7 @@ from latebind.folders.writing import tokens_of, writing_of
 from latebind.learned.metadata import Nearness
 from latebind.learned.promise import Fidelity, Promise
 from latebind.learned.samples import Samples
-from latebind.learned.vectors import certify, said
+from latebind.learned.vectors import certify, summary
 from latebind.preprocessing.opening import open_preprocessor
 from latebind.preprocessing.preprocessor import CUT, Preprocessor
 from latebind.preprocessing.settings import FORMAT, PREPROCESSING, Stored
@@ -231,7 +231,7 @@ def build_near(
         close = report.error <= (asked or DEFAULT_TOLERANCE)  # one that is to be exact is let off nothing
         if found.kept if found is not None else close:
             return replace(report, directory=after), found, "; ".join(refused)
-        why = said(found) if found is not None else f"relative error {report.error:.1e} in full precision"
+        why = summary(found) if found is not None else f"relative error {report.error:.1e} in full precision"
         refused.append(f"{report.backend} is not taken: {why}")
         named = tuple(name for name in named if name != report.backend)
         if not named:

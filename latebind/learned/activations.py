@@ -28,8 +28,8 @@ def record_activations(
 ) -> Tensor:
     """Run rows of `samples` through the whole network and return its answers `(N, classes) float32`.
 
-    `rows` are row numbers. What lookups read behind each stage in `behind` is written into `behind[stage]`, in the
-    order of `rows`, as are the answers. `tell` is called with the share that is done. Raises `ConfigError` for answers
+    `rows` are row numbers. What lookups read after each stage in `behind` is written into `behind[stage]`, in the order
+    of `rows`, as are the answers. `on_progress` is called with the share that is done. Raises `ConfigError` for answers
     with NaN.
     """
     answers = torch.empty((len(rows), *program.spec.outputs[0].shape))
@@ -50,7 +50,7 @@ def record_activations(
 class Observed:
     """What lookups answered on samples, with the features `(N, width)` of each and the base model's answers.
 
-    `own` are the network's answers where it computes less precisely than the base model; None where they are the same.
+    `own` are the network's answers if it computes less precisely than the base model; None if they are the same.
     """
 
     seen: Seen
@@ -64,8 +64,8 @@ def observe(
 ) -> Observed:
     """Send `samples` through the network and return the score of each lookup and whether its answer was right.
 
-    `lookups` are pairs of the stage that a lookup stands behind, and its function. `base` is the same network in full
-    precision, with which all is compared, where `program` computes in less.
+    `lookups` are pairs of the stage that a lookup comes after, and its function. `base` is the same network in full
+    precision, with which everything is compared if `program` computes in less.
     """
     features, answers = _run(program, samples, lookups, stages=len(program.stages))
     own = None
@@ -78,14 +78,14 @@ def observe(
 def features_of(
     program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]]
 ) -> tuple[Tensor, ...]:
-    """Return the features of each lookup, `(N, width)`; the network runs no further than the last of them."""
+    """Return the features of each lookup, `(N, width)`; the network runs only as far as the last of them."""
     return _run(program, samples, lookups, stages=max(stage for stage, _ in lookups) + 1)[0]
 
 
 def _run(
     program: Program, samples: Samples, lookups: Sequence[tuple[int, LookupFunction]], *, stages: int
 ) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Run the first `stages` stages and return the features of each lookup, and the answers; none without the last."""
+    """Run the first `stages` stages and return the features of each lookup, and the answers, if the last one ran."""
     features: list[list[Tensor]] = [[] for _ in lookups]
     ends: list[Tensor] = []
     order: list[Tensor] = []
@@ -119,14 +119,14 @@ def apply_heads(
 ) -> Observed:
     """Return what each head answers on its own features, compared with the base model's `answers`.
 
-    `own` are the network's own answers where they differ, and `lengths` those of the rows, where they do.
+    `own` are the network's own answers if they differ, and `lengths` those of the rows, if they do.
     """
     classes = answers.argmax(dim=1).numpy()
     scores = np.empty((len(heads), len(answers)))
     right = np.empty((len(heads), len(answers)), dtype=np.bool_)
     for k, (head, rows) in enumerate(zip(heads, features, strict=True)):
-        said, scores[k] = HeadFunction(head)(rows.numpy())
-        right[k] = said.argmax(axis=1) == classes
+        predicted, scores[k] = HeadFunction(head)(rows.numpy())
+        right[k] = predicted.argmax(axis=1) == classes
     end = None if own is None else own.argmax(dim=1).numpy() == classes
     seen = Seen(scores, right, end, None if lengths is None else lengths.numpy())
     return Observed(seen, tuple(features), answers, own)
@@ -135,7 +135,7 @@ def apply_heads(
 def batches(samples: Samples, rows: Tensor | None = None) -> Iterator[tuple[slice | Tensor, tuple[Tensor, ...]]]:
     """Yield the places and the inputs of each batch of these rows, by number, or of all of them.
 
-    They come in order, unless rows differ in size: those of one size run together, for what is filled up costs time.
+    They are in order, unless rows differ in size: those of one size run together, because padding costs time.
     """
     count = len(samples) if rows is None else len(rows)
     if samples.lengths is None:
@@ -155,7 +155,7 @@ def empty_activations(rows: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def in_shape(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return a view of a flat tensor as rows of this shape; images lie channels last, which trains fastest."""
+    """Return a view of a flat tensor as rows of this shape; images are channels last, which trains fastest."""
     if len(shape) != 3:
         return flat.view(-1, *shape)
     channels, height, width = shape

@@ -88,12 +88,12 @@ def build_caches(
     task: str = "",
     progress: Progress | None = None,
 ) -> CacheReport:
-    """Train lookups behind stages, choose among them and write them into the model directory.
+    """Train lookups after stages, choose among them and write them into the model directory.
 
     `fidelity` is the share of the next `answers` that must equal the base model's, on samples like `calibrate` and with
-    `confidence` (None: of all answers that there could be, see `learned.promise`); 1.0 means no lookups at all. `fit`
-    and `calibrate` must have no sample in common. Rows of `fit` that show the same thing must be neighbors, because
-    its last part is kept from the predictors.
+    `confidence` (None: of all possible answers, see `learned.promise`); 1.0 means no lookups at all. `fit` and
+    `calibrate` must have no sample in common. Rows of `fit` that show the same thing must be neighbors, because its
+    last part is held out from the predictors.
 
     The weights of all lookups in use take at most `cache_bytes`, not counting the network in eight bits. A request that
     no lookup answers takes at most `USUAL_TAIL` times the base model's latency, unless lookups without that limit are
@@ -105,10 +105,9 @@ def build_caches(
     section 4). With a folder `explored`, networks are kept there as soon as they are trained. Those that an earlier
     call left there for the same model, rows, seed and presentations are reused.
 
-    Raises `ConfigError` for settings or samples that make no sense (NaN among them), for models that are no classifiers
-    with one output `(B, classes) float32`, and where nothing says that the model is a classifier: neither `task` nor
-    labels nor a softmax at its end. With too few samples for the target there are fewer exits or none, and a warning
-    says so.
+    Raises `ConfigError` for invalid settings or samples (such as NaN), for models that are not classifiers with one
+    output `(B, classes) float32`, and if nothing shows that the model is a classifier: neither `task` nor labels nor a
+    softmax at its end. With too few samples for the target there are fewer exits or none, and a warning.
     """
     promise = Promise(fidelity, confidence, cache_bytes, answers=answers)
     if candidates < 0 or presentations < 1:
@@ -142,14 +141,14 @@ def recalibrate(
     answers: int | None = ANSWERS,
     progress: Progress | None = None,
 ) -> CacheReport:
-    """Choose lookups and thresholds of a model directory anew on `held_out`, without training.
+    """Choose lookups and thresholds of a model directory again on `held_out`, without training.
 
-    `backend` is the one that will serve, if it is not the one built for; lookups run `aside` or in line as that says
-    (None: whichever is measured to be faster). Other settings and errors are those of `build_caches`; a model without
-    learned caches raises `ConfigError`.
+    `backend` is the one that will serve, if it is not the one built for; lookups run `aside` or in line (None:
+    whichever is measured to be faster). Other settings and errors are those of `build_caches`; a model without learned
+    caches raises `ConfigError`.
     """
     caches = read_caches(directory)
-    tail = inf if caches is None or caches.tail is None else caches.tail  # of a build that had asked for one
+    tail = inf if caches is None or caches.tail is None else caches.tail  # that its build asked for
     promise = Promise(fidelity, confidence, cache_bytes, tail, aside, answers)
     builder = Builder.of(directory, promise, threads=threads, backend=backend, seed=seed, progress=progress)
     trained, rows = builder.stored_caches(directory, held_out)
@@ -160,10 +159,9 @@ def recalibrate(
 class Builder:
     """Makes the learned caches of `program`; `parallel` is the same on all cores, for work that is not measured.
 
-    `base` is the network in full precision, where `program` computes in less: fidelity is that to its answers, also for
-    requests that no lookup answers.
-    `stages` are the seconds of each stage at batch 1, the means over the samples where these differ in length; `grids`
-    are then those by length.
+    `base` is the network in full precision, if `program` computes in less: fidelity is measured against its answers,
+    also for requests that no lookup answers. `stages` are the seconds of each stage at batch 1, the means over the
+    samples if these differ in length; `grids` are then those by length.
     """
 
     program: Program
@@ -207,8 +205,8 @@ class Builder:
     ) -> CacheReport:
         """Train lookups on `fit`, then choose and calibrate on `held_out`; without lookups if there cannot be any.
 
-        They may stand before the network too, unless rows differ in size: what is left of one then, means and maxima,
-        says too little. The settings are those of `build_caches`.
+        They may come before the network too, unless rows differ in size: what is read of an input then, means and
+        maxima, says too little. The settings are those of `build_caches`.
         """
         spec = self.program.spec
         if not self.program.entry and len(spec.inputs) == 1 and not spec.dims:
@@ -236,7 +234,7 @@ class Builder:
             self.stages, self.new_entry = self.stages[1:], False
             planned = [replace(one, stage=one.stage - 1) for one in planned]
         if not planned:
-            return self._without_lookups(directory, held_out, "no lookup is small enough to pay behind any stage")
+            return self._without_lookups(directory, held_out, "no lookup is small enough to pay after any stage")
         origin = Origin.of(directory, fit, seed=self.seed, presentations=presentations)
         explorer = Explorer(
             program=self.program,
@@ -273,7 +271,7 @@ class Builder:
         return in_order(trained), rows
 
     def _without_lookups(self, directory: ModelDirectory, held_out: Samples, reason: str) -> CacheReport:
-        """Leave the model without lookups, but measure its accuracy all the same."""
+        """Leave the model without lookups, but measure its accuracy."""
         if held_out.labels is not None:
             directory = _with_accuracy(directory, self.observe([], held_out), held_out)
         self.new_entry = False
@@ -306,7 +304,7 @@ class Builder:
         outcome = Outcome(trained, composition.costs, found, worlds, observed, choosing)
         if found is not None:
             fidelities = sorted({*CURVE, self.promise.fidelity}, reverse=True)
-            # Only of lookups that are kept: one that nobody leaves at the target is not there at the other levels.
+            # Only of lookups that are kept: one at which no request leaves at the target is missing at other levels.
             used = {lookup.name for lookup in outcome.in_use()}
             kept = np.where([one.name in used for one in trained], found.thresholds, np.inf)
             curve = composition.curve(kept, choosing, worlds, fidelities) if used else []
@@ -314,7 +312,7 @@ class Builder:
         return self._publish(directory, outcome, "" if found else self._not_shown(composition, worlds))
 
     def _not_shown(self, composition: Composition, worlds: Sequence[Seen]) -> str:
-        """Say why not even the network by itself is shown to keep the promise."""
+        """Return why not even the network by itself is shown to keep the promise."""
         alone = composition.alone(worlds)
         return (
             f"the network itself, on {self.program.backend}, answers {alone.fidelity:.4f} of the held-out samples as "
@@ -323,7 +321,7 @@ class Builder:
         )
 
     def _in_line_or_aside(self, trained: Sequence[TrainedLookup], choosing: Seen) -> Sequence[TrainedLookup]:
-        """Return the lookups as they will run: aside if that was measured and is demanded or faster, else in line."""
+        """Return the lookups as they will run: aside if that was measured and is required or faster, else in line."""
         in_line = [replace(one, beside=None) for one in trained]
         if self.promise.aside is False or any(one.beside is None for one in trained):
             return in_line
@@ -342,7 +340,7 @@ class Builder:
         return usual if within else composition
 
     def observe(self, trained: Sequence[TrainedLookup], held_out: Samples) -> Observed:
-        """Return what the lookups answer on the samples. Raises `ConfigError` where the network answers with NaN."""
+        """Return what the lookups answer on the samples. Raises `ConfigError` if the network answers with NaN."""
         with all_cores(self.program.threads):
             seen = observe(self.parallel, held_out, [(one.stage, one.function) for one in trained], base=self.base)
         check_answers(seen.answers)
@@ -350,7 +348,7 @@ class Builder:
 
     def composition(self, trained: Sequence[TrainedLookup]) -> Composition:
         """Return the problem of choosing among the lookups; hit rates and accuracies come from the samples."""
-        sizes = [0 if one.kind == BYTES else one.files.bytes for one in trained]  # who asks for it knows what it takes
+        sizes = [0 if one.kind == BYTES else one.files.bytes for one in trained]  # whoever asks for it knows its size
         variants = [
             Variant(one.stage, one.kind, 0.0, 1.0, one.known.at(1), size)
             for one, size in zip(trained, sizes, strict=True)
@@ -360,7 +358,7 @@ class Builder:
     def measure_stages(self, samples: Samples) -> None:
         """Measure the seconds of each stage at batch 1 now, under the same conditions as the lookups.
 
-        Where samples differ in length, over lengths from their shortest to their longest.
+        If samples differ in length, this covers lengths from their shortest to their longest.
         """
         program, spec = self.program, self.program.spec
         rows = some_rows(samples, MEASURED)
@@ -434,7 +432,7 @@ class Builder:
     def _tried(self, outcome: Outcome, k: int) -> TriedLookup:
         one, choosing = outcome.trained[k], outcome.choosing
         assert choosing is not None
-        where = "before the network" if self.program.entry and one.stage == 0 else f"behind stage {one.stage}"
+        where = "before the network" if self.program.entry and one.stage == 0 else f"after stage {one.stage}"
         fidelity = min(float(seen.right[k].mean()) for seen in outcome.worlds)
         hits, wrong = hits_alone(choosing.scores[k], choosing.right[k], 1.0 - self.promise.fidelity)
         return TriedLookup(
@@ -453,18 +451,18 @@ def _notes(found: ExplorationResult, rows: int) -> list[str]:
     """Return notes on networks that were reused, and on boundaries that learned from fewer rows than given."""
     notes = [f"{found.reused} of {len(found.trained)} networks taken from an earlier run"] if found.reused else []
     for stage, learned in found.limited.items():
-        notes.append(f"behind stage {stage} the disk had room for {learned} rows to learn from, of {rows} to fit")
+        notes.append(f"after stage {stage} the disk had room for {learned} rows to learn from, of {rows} to fit")
     return notes
 
 
 def without_idle_selectors(
     heads: Sequence[Head], seen: Observed, rows: NDArray[np.int64], *, fidelity: float
 ) -> list[Head]:
-    """Return the heads, without their selector where at least as many of `rows` hit at `fidelity` without it.
+    """Return the heads, without their selector if at least as many of `rows` hit at `fidelity` without it.
 
     GATI (appendix A.2.1) finds selectors better than a threshold on softmax, whose fidelity is hard to control. Here
     calibration controls fidelity either way. What counts is the hit rate, and the microseconds that a selector takes:
-    ResNet-56's predictors had no use for one in four builds of four.
+    ResNet-56's predictors gained nothing from one in four builds of four.
     """
     found = []
     for place, head in enumerate(heads):
@@ -480,7 +478,7 @@ def without_idle_selectors(
 
 
 def nothing_pays(seconds: float) -> str:
-    """Say that no lookup is used for a network that takes so many seconds, and what may change that."""
+    """Return the message that no lookup is used for a network that takes these seconds, and what may change that."""
     short = f"; in {seconds * 1e3:.2f} ms there is little to save" if seconds < LITTLE else ""
     return (
         f"no lookup pays at this target: the network runs to its end{short}. A lower fidelity or more rows like the "

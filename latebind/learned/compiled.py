@@ -21,7 +21,7 @@ from latebind.program.program import Program
 from latebind.program.simplify import simplify
 
 RUNS = 25
-FORMS = 64  # graphs of predictors that are remembered, by kind and shape
+FORMS = 64  # graphs of predictors that are cached, by kind and shape
 CONVOLUTION, LINEAR = "aten.convolution.default", "aten.linear.default"
 PER_TENSOR = "aten.fake_quantize_per_tensor_affine_cachemask.default"  # returns the numbers and which were not clipped
 PER_CHANNEL = "aten.fake_quantize_per_channel_affine_cachemask.default"
@@ -42,13 +42,13 @@ class Compiled:
 def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, program: Program) -> Compiled:
     """Return a trained lookup in its fastest form for the backend of `program`.
 
-    `rows` `(N, ...) float32` are activations like those that it will see: they set the quantisation ranges.
+    `rows` `(N, ...) float32` are activations like those that it will see: they set the quantization ranges.
     """
     one = rows[:1].contiguous()
     exported = export_features(predictor, tuple(one.shape[1:]))
     plain = LookupFiles(exported.graph, exported.weights, Head.of(predictor.answer, selector))
     forms = {"plain": (plain, _compile(plain, program))}
-    if program.backend.startswith("openvino"):  # other backends compute the coarse numbers in float32
+    if program.backend.startswith("openvino"):  # other backends compute the rounded numbers in float32
         quantised = LookupFiles(*quantise(plain.graph, plain.weights, rows), plain.head)
         if quantised.graph != plain.graph:
             forms["bytes"] = (quantised, _compile(quantised, program))
@@ -60,7 +60,7 @@ def compile_lookup(predictor: Predictor, selector: Selector, rows: Tensor, progr
 def export_features(predictor: Predictor, shape: tuple[int, ...]) -> Exported:
     """Return the graph and weights that compute a predictor's features from activations `(B, *shape)`.
 
-    Predictors of a kind differ only in their weights. So only the first is traced, which takes a second.
+    Predictors of a kind differ only in their weights, so only the first is traced, which takes a second.
     """
     form = _form(predictor.kind, shape)
     own = {name: tensor.detach().contiguous() for name, tensor in predictor.features.state_dict().items()}
@@ -69,7 +69,7 @@ def export_features(predictor: Predictor, shape: tuple[int, ...]) -> Exported:
 
 @lru_cache(FORMS)
 def _form(kind: str, shape: tuple[int, ...]) -> Exported:
-    """Return the graph of a kind, with those of its tensors that are the same in all predictors of that kind."""
+    """Return the graph of a kind, with the tensors that are the same in all predictors of that kind."""
     with torch.random.fork_rng():
         features = make_predictor(shape, 1, kind).features.eval()
     features.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as it is trained
@@ -86,11 +86,11 @@ def _compile(files: LookupFiles, program: Program) -> LookupFunction:
 def quantise(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> tuple[Graph, dict[str, Tensor]]:
     """Return the graph with its convolutions in eight bits, and its weights: a third of the time with VNNI.
 
-    The ranges of sample rows become fake quantisation (Jacob et al. 2018, section 3), with one scale for an activation
-    and one for each output channel of a weight. Compilers that can, turn it into integer arithmetic; others compute the
-    same numbers in float32. Calibration, not the precision of the arithmetic, bounds the errors of a lookup.
+    The ranges of sample rows become fake quantization (Jacob et al. 2018, section 3), with one scale for an activation
+    and one for each output channel of a weight. Compilers that can turn it into integer arithmetic do; others compute
+    the same numbers in float32. Calibration, not the precision of the arithmetic, bounds the errors of a lookup.
 
-    `rows` `(N, ...)` are samples of its one input. A graph without convolutions is returned as it is.
+    `rows` `(N, ...)` are samples of its one input. A graph without convolutions is returned unchanged.
     """
     ranges = _ranges(graph, weights, rows, {_source(node) for node in graph.nodes if _is_wide(node, weights)})
     nodes: list[Node] = []
@@ -118,8 +118,8 @@ def quantise(graph: Graph, weights: Mapping[str, Tensor], rows: Tensor) -> tuple
 def with_small_weights(graph: Graph, weights: Mapping[str, Tensor]) -> tuple[Graph, dict[str, Tensor]]:
     """Return the graph with the weights of linear layers in eight bits, and its weights: a scale for each output.
 
-    The backend `openvino-int8` multiplies bytes then, others the same numbers in float32. Layers that read fewer
-    numbers than `GROUP` stay as they are.
+    The backend `openvino-int8` then multiplies bytes, others the same numbers in float32. Layers that read fewer
+    numbers than `GROUP` stay unchanged.
     """
     nodes: list[Node] = []
     found = dict(weights)
@@ -144,11 +144,11 @@ def to_eight_bit_lookup(graph: Graph, weights: Mapping[str, Tensor], rows: Tenso
     """Return a network with one input that ends in a linear layer as a lookup, in eight bits, without any training.
 
     Calibration and watch bound its errors as those of any other lookup, and with exits off every request gets the base
-    model's own answer. With `rows` `(N, ...)`, which set the ranges of its convolutions, it is sure of everything, and
-    answers every request. Otherwise only linear layers are in eight bits, and a request is answered where the odds of
-    its class are high enough.
+    model's own answer. With `rows` `(N, ...)`, which set the ranges of its convolutions, it is always sure and answers
+    every request. Otherwise only linear layers are in eight bits, and a request is answered if the odds of its class
+    are high enough.
 
-    Returns None if it ends otherwise or has nothing that is computed in eight bits.
+    Returns None if it ends in another operator or has nothing that is computed in eight bits.
     """
     last = graph.nodes[-1]
     match last.args:
@@ -195,7 +195,7 @@ def _first(node: Node, name: str, kind: TensorType | None) -> list[Node]:
 
 
 def _activation(name: str, low: float, high: float) -> Node:
-    """Return the node that quantises an activation; one that is never negative, as after a ReLU, gets all 256 steps."""
+    """Return the node that quantizes an activation; one that is never negative, as after a ReLU, gets all 256 steps."""
     if low >= 0.0:
         scale, least, most = high / 255, 0, 255
     else:
@@ -213,7 +213,7 @@ def _weight(name: str, tensor: Tensor) -> tuple[Node, dict[str, Tensor]]:
 def _ranges(
     graph: Graph, weights: Mapping[str, Tensor], rows: Tensor, names: Iterable[str]
 ) -> dict[str, tuple[float, float]]:
-    """Return the least and the largest number that `rows` lead to in each of the values `names`."""
+    """Return the smallest and the largest number that `rows` lead to in each of the values `names`."""
     watched = replace(graph, outputs=tuple((name, name) for name in sorted(names)))
     if not watched.outputs:
         return {}

@@ -1,24 +1,23 @@
 """Composition: chooses which trained lookups to use and the threshold of each. Numbers only.
 
-GATI (section 4) scores each cache by itself and lets an integer programme choose, which knows only figures of single
-lookups (`research/gati/composition.py`). Here a search counts the mean latency by sending every sample through stages
+GATI (section 4) scores each cache by itself and lets an integer program choose, which knows only figures of single
+lookups (`research/gati/composition.py`). Here a search computes the mean latency by sending every sample through stages
 and lookups: a sample that several lookups would hit counts once. It begins at each single lookup. (On 24 random
-problems of 8 to 16 lookups it came to 0.995 of the latency to which it came from the programmes' choices, and never to
-more.)
+problems of 8 to 16 lookups it reached 0.995 of the latency that it reached from the programs' choices, and never more.)
 
 What was chosen is calibrated on samples that did not choose it, by Learn then Test (Angelopoulos et al. 2021, section
 3.2, fixed sequence testing): candidates are tested from the strictest to the laxest, each by an exact test, until the
-first one fails. If the promise is about the share of wrong answers among all that there could be, the chance that any
+first one fails. If the promise is about the share of wrong answers among all possible ones, the chance that any
 accepted candidate is worse than the target is at most 1 - confidence.
 
 The same bound holds for the next N answers, of which at most m may be wrong, although it is not known beforehand which
 candidates will be unlucky in those N. Suppose a candidate passes if at most k of n samples are wrong. For each share p,
 the first candidate worse than p is fixed. So a candidate worse than p is accepted at most as often as k or fewer of n
 uniform numbers are below p. More than m of the N answers are wrong as often as the accepted candidate's share is above
-the (m + 1)-th smallest of N other uniform numbers. Put that number for p: the chance is then that it is smaller than
+the (m + 1)-th smallest of N other uniform numbers. Substitute that for p: the chance is then that it is smaller than
 the (k + 1)-th smallest of n, which is what the test of a single candidate bounds.
 
-Only the search's choice is ever used: if the best of several calibrated choices were taken, the promise would not hold.
+Only the search's choice is ever used: taking the best of several calibrated choices would void the promise.
 """
 
 from collections import Counter
@@ -36,9 +35,9 @@ Bools = NDArray[np.bool_]
 
 INTERPOLATION_STEP = 0.005  # share of the samples by which a candidate lets more through than the one before it
 ROUNDS = 8  # most rounds of coordinate descent; it converges in two to four
-STEPS = 120  # prices of a wrong answer that are tried where no sure lookup is quicker than the whole network
-HIGHEST_PRICE, LOWEST_PRICE = 1000.0, 2.0  # of a wrong answer, as multiples of what a request costs that runs on
-AT_ONE_BOUNDARY = 2  # lookups at most, a quick one before an able one; GATI has one
+STEPS = 120  # prices of a wrong answer that are tried if no sure lookup is faster than the whole network
+HIGHEST_PRICE, LOWEST_PRICE = 1000.0, 2.0  # of a wrong answer, as multiples of what running on costs a request
+AT_ONE_BOUNDARY = 2  # lookups at most, a fast one before an able one; GATI has one
 LEAST_SURE_SHARE = 0.01  # share of the network's seconds that a sure lookup is assumed to take at least
 
 
@@ -47,8 +46,8 @@ class Seen:
     """What the lookups answered on n samples.
 
     `scores[k, i]` is the score of lookup k on sample i, `right[k, i]` whether its answer equals the base model's.
-    `end[i]` says whether the network's own answer equals the base model's; None where the network is the base model.
-    `lengths[i]` is the length of sample i; None where all are alike.
+    `end[i]` says whether the network's own answer equals the base model's; None if the network is the base model.
+    `lengths[i]` is the length of sample i; None if all are alike.
     """
 
     scores: Floats
@@ -70,10 +69,10 @@ class Costs:
     `segments[k]` is the time of the stages from lookup k - 1 (or the start) to lookup k; the last one runs to the end.
     `lookups[k]` is the latency of lookup k. A miss costs as much, unless lookups run aside: then it costs `beside[k]`,
     by which the lookup slows the network down. Lookups in `sure` answer every request that reaches them. (Before a sure
-    one the network never runs and leaves the core's caches alone, so a lookup takes less: 0.38 ms for 0.53. With a cost
-    of its own for that case ResNet-56 became 1 % faster on a stream, which was not worth its branches.)
+    one the network never runs and leaves the core's caches alone, so a lookup takes less: 0.38 ms instead of 0.53. A
+    separate cost for that case made ResNet-56 1 % faster on a stream, which was not worth its branches.)
 
-    Where samples differ in length, `segments` are means, and `of_length[k]` has the seconds of segment k at `lengths`
+    If samples differ in length, `segments` are means, and `of_length[k]` has the seconds of segment k at `lengths`
     (ascending): a row that leaves early saves the time of its own length.
     """
 
@@ -96,7 +95,7 @@ class Costs:
     ) -> "Costs":
         """Return the costs of a network with `lookups`, by the seconds of its `stages`, and by length with `grids`.
 
-        Of each lookup: the stage that it stands behind, its latency, and by how much it slows the network down aside.
+        Each of `lookups` has the stage it comes after, its latency, and by how much it slows the network down aside.
         """
         ends = [stage + 1 for stage, _, _ in lookups]
         spans = [slice(a, b) for a, b in zip([0, *ends], [*ends, len(stages)], strict=True)]
@@ -108,7 +107,7 @@ class Costs:
         return cls(segments, latencies, beside, sure, lengths, tuple(by_length) if lengths else ())
 
     def of_each(self, seen: Seen) -> Sequence[float | Floats]:
-        """Return the seconds of each segment: of all samples, or `(n,)`, of each, where they differ in length."""
+        """Return the seconds of each segment: one number, or, if samples differ in length, one for each, `(n,)`."""
         if seen.lengths is None or not self.lengths:
             return self.segments
         return [np.interp(seen.lengths, self.lengths, seconds) for seconds in self.of_length]
@@ -147,8 +146,8 @@ def over_lengths(grids: Sequence[Grid], lengths: NDArray[np.int64]) -> list[floa
 class Result:
     """What thresholds do to each of n samples.
 
-    Its seconds, whether the answer is wrong (differs from the base model's), and the lookup at which it left; the
-    number of lookups stands for the end of the network.
+    For each its seconds, whether the answer is wrong (differs from the base model's), and the lookup at which it left;
+    the number of lookups stands for the end of the network.
     """
 
     seconds: Floats
@@ -213,7 +212,9 @@ class Composer:
         ordered = np.take_along_axis(seen.scores, self._order, axis=1)
         self._ends = np.ones(ordered.shape, dtype=np.bool_)  # no threshold lies between samples of equal score
         self._ends[:, :-1] = ordered[:, :-1] > ordered[:, 1:]
-        self._descents: dict[tuple[float, Choice], tuple[Floats, float]] = {}  # a search comes to most choices again
+        self._descents: dict[
+            tuple[float, Choice], tuple[Floats, float]
+        ] = {}  # a search reaches most choices repeatedly
 
     def restricted_to(self, lookups: Choice) -> "Composer":
         """Return a composer that chooses among these lookups only."""
@@ -306,8 +307,8 @@ def threshold_path(composer: Composer, *, fidelity: float, steps: int = STEPS) -
     other lookups on the way, one that fails would end the test before the better ones are reached (`calibrate`).
 
     The best thresholds jump from one price to the next (13 different ones on 1,000 samples of CIFAR-10), and
-    calibration can come no closer to its target than the nearest candidate. So the gaps between them, and from no exit
-    at all to the first, are filled by interpolation in small steps.
+    calibration gets no closer to its target than the nearest candidate. So the gaps between them, and from no exit at
+    all to the first, are filled by interpolation in small steps.
     """
     composer = composer.restricted_to(fastest(composer, fidelity=fidelity, steps=steps)[0])
     found = [np.full(len(composer.costs.lookups), np.inf)]
@@ -331,7 +332,7 @@ def fastest(composer: Composer, *, fidelity: float, steps: int = STEPS) -> tuple
 
 
 def _prices(costs: Costs, steps: int) -> Floats:
-    """Return falling prices of a wrong answer: at the first hardly a sample leaves early, at the last most do.
+    """Return falling prices of a wrong answer: at the first hardly any samples leave early, at the last most do.
 
     The last is twice the cost of running on. If there is a sure lookup, that cost is a small share of the network's.
     """
@@ -385,7 +386,7 @@ def calibrate(
 def evaluate(thresholds: Floats, worlds: Sequence[Seen], costs: Costs, *, promise: Promise) -> Calibrated:
     """Return what these samples show about the thresholds.
 
-    The bound is the least over all worlds. As every world has to pass, it needs no correction for their number.
+    The bound is the lowest over all worlds. Since every world has to pass, it needs no correction for their number.
     """
     results = [send(thresholds, seen, costs) for seen in worlds]
     wrong = [(int(result.wrong.sum()), len(result.wrong)) for result in results]
@@ -397,7 +398,7 @@ def evaluate(thresholds: Floats, worlds: Sequence[Seen], costs: Costs, *, promis
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One learned cache that was trained and measured behind `stage` (counted from 0).
+    """One learned cache that was trained and measured after `stage` (counted from 0).
 
     By itself it would answer `hit_rate` of all samples, and `accuracy` is the share of lookups that give no wrong
     answer (section 3.1). `seconds` is its latency at batch 1, `bytes` the size of its weights. A variant that is `sure`
@@ -415,7 +416,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """The problem of choosing among `variants`, which are in order of stages, and at one boundary the quickest first.
+    """The problem of choosing among `variants`, which are in order of stages, and at one boundary the fastest first.
 
     `stages` are the seconds of each stage at batch 1.
     """
@@ -428,7 +429,7 @@ class Composition:
     def allows(self, choice: Choice) -> bool:
         """Return whether these lookups may be used together: within memory and tail, and few at any one boundary.
 
-        In line that is `AT_ONE_BOUNDARY`, and a sure lookup in addition, since no request runs on behind it. Aside,
+        In line that is `AT_ONE_BOUNDARY`, and a sure lookup in addition, since no request runs on after it. Aside,
         lookups run one at a time: each must have answered before the next one starts (GATI, equation 9).
         """
         chosen = [self.variants[k] for k in choice]
@@ -455,10 +456,10 @@ class Composition:
     def curve(
         self, thresholds: Floats, seen: Seen, worlds: Sequence[Seen], fidelities: Sequence[float]
     ) -> list[tuple[float, Calibrated]]:
-        """Return each of `fidelities` that can be shown, and thresholds that keep it, for lookups of `thresholds`.
+        """Return each of `fidelities` that can be shown, and thresholds that keep it, for the lookups in `thresholds`.
 
-        All of them hold together with the confidence of the promise, each in its own test (Bonferroni), so that it may
-        depend on anything but its row at which of them a request is answered. What `whole` returns does so too.
+        All of them hold together with the confidence of the promise, each in its own test (Bonferroni), so the choice
+        of a request's level may depend on anything but its row. What `whole` returns holds with them.
         """
         composer = self._composer(seen).restricted_to(_chosen(thresholds))
         found = []
@@ -474,13 +475,13 @@ class Composition:
         return evaluate(np.full(len(self.variants), np.inf), worlds, self.costs, promise=self.promise)
 
     def whole(self, worlds: Sequence[Seen], levels: int) -> float:
-        """Return the fidelity of the network without any lookup, which holds together with so many `levels`."""
+        """Return the fidelity of the network without any lookup, which holds together with `levels` levels."""
         if all(seen.end is None for seen in worlds):
             return 1.0
         return replace(self, promise=self._of_many(worlds, levels)).alone(worlds).lower
 
     def _of_many(self, worlds: Sequence[Seen], levels: int) -> Promise:
-        """Return the promise for each of so many levels, and for the network itself where that may be wrong."""
+        """Return the promise for each of `levels` levels, and for the network itself if that may be wrong."""
         return self.promise.of_each(levels + any(seen.end is not None for seen in worlds))
 
     def _composer(self, seen: Seen) -> Composer:

@@ -1,8 +1,8 @@
 """The folder of an exploration, beside its model: trained networks and, meanwhile, activations.
 
 `latebind build` makes everything in it, from one model, one set of samples and one seed, and nothing else reads it.
-Activations of a boundary lie in a flat file in bfloat16, which halves them, mapped into memory.
-The rows were shuffled once before they were recorded.
+Activations of a boundary are in a flat file in bfloat16, which halves them, mapped into memory. The rows were shuffled
+once before they were recorded.
 """
 
 import hashlib
@@ -133,7 +133,7 @@ def row_bytes(shape: tuple[int, ...]) -> int:
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:
-    """Return the tensors in a file, None where it is not there or torn."""
+    """Return the tensors in a file; None if it is missing or truncated."""
     try:
         return load_file(path)
     except (OSError, SafetensorError):
@@ -141,5 +141,5 @@ def _read(path: Path) -> dict[str, Tensor] | None:
 
 
 def _file(*parts: str) -> str:
-    """Return a file name for names of activations and networks, which may hold dots and what no path may."""
+    """Return a file name for names of activations and networks, which may hold characters that paths may not."""
     return ".".join(quote(part, safe="").replace(".", "%2E") for part in parts)

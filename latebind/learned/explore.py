@@ -3,8 +3,8 @@
 All candidates learn from one pass of the base model over the samples, as far as the disk has room. Each network is
 kept as soon as it is trained, so an interrupted build, or a later one with more candidates, trains only the rest.
 
-Networks are trained side by side in threads: torch lets go of Python's lock while it computes. (Two on two cores take
-250 ms a batch for both, one after the other on two threads 268, in two processes 281; small ones 76, 76 and 58.)
+Networks are trained in parallel threads: torch releases the GIL while it computes. (Two on two cores take 250 ms a
+batch for both, one after the other on two threads 268, in two processes 281; small ones 76, 76 and 58.)
 """
 
 import hashlib
@@ -49,7 +49,7 @@ DISK = 20 << 30  # bytes of activations at most
 FREE_SHARE = 0.8  # of the free disk space that activations may take
 MOST_PASSES = 40
 LESSON_ROWS = 5_000  # unseen rows whose features are kept for adaptation
-TELL_SECONDS = 0.2
+REPORT_SECONDS = 0.2
 TYPICAL = (0.125, 0.375, 0.625, 0.875)  # where in the order of lengths the rows are on which lookups are measured
 PREDICTOR, SELECTOR = "predictor.", "selector."
 
@@ -60,10 +60,10 @@ Recorded = Mapping[int, tuple[Lesson, Lesson]]
 
 @dataclass(frozen=True, slots=True)
 class TrainedLookup:
-    """A trained lookup behind a stage: as data, compiled, and its latency in line over batch sizes.
+    """A trained lookup after a stage: as data, compiled, and its latency in line over batch sizes.
 
-    `lessons` are its features on rows that its predictor has not seen, for adaptation; None: not trained now. `beside`
-    is what it costs aside; None: not measured.
+    `lessons` are its features on rows that its predictor has not seen, for adaptation; None if it was not trained now.
+    `beside` is what it costs aside; None if not measured.
     """
 
     stage: int
@@ -86,7 +86,7 @@ class TrainedLookup:
         aside: bool,
         lessons: Rows | None = None,
     ) -> Self:
-        """Measure a lookup where it stands, on one row of inputs, or on several `rows` that differ in length."""
+        """Measure a lookup in its place, on one row of inputs, or on several `rows` that differ in length."""
         curve = latency_in_place(program, rows, one.stage, function)
         beside = latency_aside(program, rows, one.stage, function) if aside else None
         return cls(one.stage, one.kind, files, function, curve, lessons, beside)
@@ -112,7 +112,7 @@ class TrainedLookup:
 
 
 def in_order(trained: Sequence[TrainedLookup]) -> list[TrainedLookup]:
-    """Return lookups in the order in which a request meets them: by stage, and at one boundary the quickest first."""
+    """Return lookups in the order in which a request meets them: by stage, and at one boundary the fastest first."""
     return sorted(trained, key=lambda one: (one.stage, one.curve.at(1)))
 
 
@@ -120,8 +120,8 @@ def in_order(trained: Sequence[TrainedLookup]) -> list[TrainedLookup]:
 class ExplorationResult:
     """All candidates, trained, in the order given; `reused` of them were trained by an earlier run.
 
-    `limited` has, by stage, how many rows were learned from where the disk had no room for all. `unseen` are the
-    numbers of the rows that the lessons are of.
+    `limited` has, by stage, how many rows were learned from if the disk had no room for all. `unseen` are the numbers
+    of the rows of the lessons.
     """
 
     trained: tuple[TrainedLookup, ...]
@@ -155,7 +155,7 @@ class Network:
 class Explorer:
     """Trains candidates for `program`; `parallel` is the same on all cores, for work that is not measured.
 
-    `names` are the names of the activations behind each stage but the last. Networks are written to the folder `kept`,
+    `names` are the names of the activations after each stage but the last. Networks are written to the folder `kept`,
     where activations take at most `DISK` bytes at a time. Each predictor sees about `presentations` rows, counting
     repetitions. `distillation` is the share of the base model's distribution in its loss (`train.distillation_loss`).
     With `beside`, lookups are measured aside too.
@@ -241,8 +241,8 @@ class Explorer:
         """Train the networks of the candidates on recorded activations, `at_once` at a time, the longest first.
 
         Each computes on as many threads as torch has been given, and so comes to the same weights wherever it is
-        trained. `tell` is called with the shares that are done, by name. If it raises, or this process is interrupted,
-        trainings end at their next step.
+        trained. `on_progress` is called with the shares that are done, by name. If it raises, or this process is
+        interrupted, trainings end at their next step.
         """
         shares: dict[str, float] = {}
         ended = Event()
@@ -260,7 +260,7 @@ class Explorer:
             try:
                 running = [threads.submit(learn, one, *self._untrained(one)) for one in longest_first]
                 on_progress({})
-                while wait(running, timeout=TELL_SECONDS).not_done:
+                while wait(running, timeout=REPORT_SECONDS).not_done:
                     on_progress(dict(shares))
             except BaseException:
                 ended.set()
@@ -280,7 +280,7 @@ class Explorer:
     ) -> None:
         """Train one network and keep it.
 
-        The weights are bit for bit the same for the same candidate: the seed depends on no other boundary, and not on
+        The weights are bit for bit the same for the same candidate: the seed does not depend on other boundaries or on
         where the cuts are.
         """
         boundary = self.names[one.stage]
@@ -313,16 +313,16 @@ class Explorer:
     ) -> tuple[list[TrainedLookup], str]:
         """Return the network of `directory` in eight bits as a lookup, or nothing and why it was left out.
 
-        It stands before the network, its convolutions in eight bits; where that has no empty first stage, as for texts,
-        behind the first stage that has a lookup, and is what is left of the network from there on, its linear layers in
-        eight bits. It takes a backend that multiplies bytes, and a linear layer at the end. Whether it pays on this
-        processor is not asked here: composition decides by what it takes. `found` has the other lookups: this one keeps
-        features of the same unseen rows as they do.
+        It comes before the network, with its convolutions in eight bits; if there is no empty first stage, as for
+        texts, it comes after the first stage that has a lookup, and is the rest of the network from there on, with its
+        linear layers in eight bits. It needs a backend that multiplies bytes, and a linear layer at the end. Whether it
+        pays on this processor is decided by composition, from what it takes. `found` has the other lookups: this one
+        keeps features of the same unseen rows as they do.
         """
         program, known = self.program, found.trained[0].lessons
         assert known is not None
         if program.backend == "openvino-int8":
-            return [], "it computes in eight bits as it is"
+            return [], "the network computes in eight bits already"
         if not program.backend.startswith("openvino"):
             return [], f"the backend {program.backend} computes in floating point; openvino multiplies bytes"
         model, weights = read_model(directory), read_tensors(directory, WEIGHTS)
@@ -333,7 +333,7 @@ class Explorer:
             one, layers = Candidate(found.trained[0].stage, BYTES, 0.0), "linear layers"
             files = to_eight_bit_lookup(read_rest(directory, model, behind=one.stage), weights)
         if files is None:
-            return [], f"it takes {layers} and a linear layer at the end"
+            return [], f"it needs {layers} and a linear layer at the end"
         function = compile_lookup_files(files, backend=program.backend, threads=program.threads)
         with all_cores(program.threads):
             (rows,) = features_of(program, fit.take(found.unseen), [(one.stage, function)])
@@ -343,7 +343,7 @@ class Explorer:
         ], ""
 
     def _shape(self, stage: int) -> tuple[int, ...]:
-        """Return the shape of a row of what lookups read behind a stage."""
+        """Return the shape of a row of what lookups read after a stage."""
         return reading(self.program.graphs[stage + 1], pads=self.program.spec.pads).shape
 
     def _untrained(self, one: Candidate) -> tuple[Predictor, Selector]:
@@ -418,20 +418,20 @@ class _Work:
 
     def recording(self, share: float) -> None:
         """Report the share of the rows that the base model has run over."""
-        self._tell(f"running the base model {share:.0%}")
+        self._report(f"running the base model {share:.0%}")
 
     def training(self, shares: dict[str, float]) -> None:
-        """Note what share of each training is done."""
+        """Report the share of each training that is done."""
         self.trained |= shares
-        under_way = [f"{name} {share:.0%}" for name, share in shares.items() if share < 1.0]
-        self._tell(f"training {', '.join(under_way) or 'selectors'}")
+        running = [f"{name} {share:.0%}" for name, share in shares.items() if share < 1.0]
+        self._report(f"training {', '.join(running) or 'selectors'}")
 
     def measuring(self, one: Candidate) -> None:
-        """Note which lookup is measured next."""
-        self._tell(f"measuring {one.name}")
+        """Report which lookup is measured next."""
+        self._report(f"measuring {one.name}")
         self.measured += 1
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         trained = sum(self.trained.values()) / max(1, self.to_train) if self.to_train else 1.0
         self.progress(text, 0.05 + 0.7 * trained + 0.15 * self.measured / self.to_measure)
 
@@ -461,7 +461,7 @@ def on_threads(threads: int) -> Iterator[None]:
 
 @contextmanager
 def all_cores(threads: int) -> Iterator[None]:
-    """Let torch use all cores inside the block, and `threads` again behind it, where latencies are measured."""
+    """Let torch use all cores inside the block, and `threads` again after it, where latencies are measured."""
     torch.set_num_threads(_cores())
     try:
         yield
@@ -474,5 +474,5 @@ def _cores() -> int:
 
 
 def some_rows(samples: Samples, quantiles: Sequence[float] = TYPICAL) -> list[tuple[Tensor, ...]]:
-    """Return a row of each input, `(1, ...)`, at each of these places by length; one row where all are alike."""
+    """Return a row of each input, `(1, ...)`, at each of these quantiles of length; one row if all are alike."""
     return [samples.batch(torch.tensor([row])) for row in samples.at_quantiles(quantiles)]

@@ -67,18 +67,18 @@ class Head:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Floats]) -> Self:
-        """Return the head that these arrays by name make; raises `ValueError` if they make none."""
+        """Return the head made of these arrays by name; raises `ValueError` if they do not form one."""
         if set(tensors) != set(cls.__slots__) or any(tensor.dtype != np.float32 for tensor in tensors.values()):
             raise ValueError(f"a head has float32 tensors {', '.join(cls.__slots__)}, these are {', '.join(tensors)}")
         found = cls(**tensors)
         shapes = [tensor.shape for tensor in found.tensors().values()]
         if [len(shape) for shape in shapes] != [2, 1, 2, 1, 2, 2, 1, 2, 1]:
-            raise ValueError(f"tensors of shapes {shapes} make no head")
+            raise ValueError(f"tensors of shapes {shapes} do not form a head")
         classes, width, beside = found.classes, found.width, len(found.beside_bias)
         answer = [(classes, width), (classes,), (beside, width), (beside,), (classes, beside)]
         selector = [(SELECTOR_HIDDEN, 2 * classes), (SELECTOR_HIDDEN,), (1, SELECTOR_HIDDEN), (1,)]
         if shapes != answer + selector:
-            raise ValueError(f"tensors of shapes {shapes} make no head")
+            raise ValueError(f"tensors of shapes {shapes} do not form a head")
         if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
             raise ValueError("a head has numbers that are not finite")
         return found
@@ -125,7 +125,7 @@ class HeadFunction:
 
     def __init__(self, head: Head) -> None:
         tensors = head.tensors()
-        first = np.concatenate([tensors["answer_weight"], tensors["beside_weight"]])  # one product is quicker than two
+        first = np.concatenate([tensors["answer_weight"], tensors["beside_weight"]])  # one product is faster than two
         self._first = np.ascontiguousarray(first.T)
         self._first_bias = np.concatenate([tensors["answer_bias"], tensors["beside_bias"]])
         self._beside_answer = np.ascontiguousarray(tensors["beside_answer"].T)
@@ -170,6 +170,6 @@ class HeadFunction:
 def _odds(answers: Floats) -> Floats:
     """Return the log-odds of the highest class of each row; the highest contributes 1 to a sum, the others the rest."""
     shares = np.exp(answers - np.maximum.reduce(answers, axis=1, keepdims=True))
-    others = np.add.reduce(shares, axis=1, dtype=np.float64) - 1.0  # in float32 a doubt below 1e-7 would be none
+    others = np.add.reduce(shares, axis=1, dtype=np.float64) - 1.0  # in float32 a doubt below 1e-7 would vanish
     scores: Floats = -np.log(np.maximum(others, LEAST_DOUBT)).astype(np.float32)
     return scores

@@ -22,7 +22,7 @@ RUNS, WARM_RUNS = 23, 3  # of the whole network, for each batch size
 
 @dataclass(frozen=True, slots=True)
 class AsideLatency:
-    """What a lookup costs that runs aside, on another core while its network goes on.
+    """The cost of a lookup that runs aside, on another core while its network goes on.
 
     `known` is the latency from the end of its stage to its answer. `slower` is how many seconds longer the network
     takes meanwhile, at batch 1.
@@ -37,7 +37,7 @@ def latency_in_place(
 ) -> Curve:
     """Measure a lookup in line, between the stages of the whole network; the mean over `rows` of several lengths.
 
-    Called in a loop of its own it would find its weights and code in the core's caches, and seem to take half as long.
+    In a loop of its own it would find its weights and code in the core's caches, and seem to take half as long.
     """
     read = readings(program)[stage]
 

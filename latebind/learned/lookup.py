@@ -1,4 +1,4 @@
-"""Runs learned caches while serving: a compiled network behind a stage, and its head. Loaded as data, never as code."""
+"""Runs learned caches while serving: a compiled network after a stage, and its head. Loaded as data, never as code."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,10 +39,10 @@ from latebind.repository.tensors import MappedTensors
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """What a model's answers are promised: the `fidelity` of each level, and its `thresholds` by lookup.
+    """What is promised of a model's answers: the `fidelity` of each level, and its `thresholds` by lookup.
 
-    Without an operating curve there is one level, whose thresholds are the lookups' own. Where some may be dropped
-    after their start at the last level, `overload` is the one whose thresholds it has.
+    Without an operating curve there is one level, whose thresholds are the lookups' own. If requests at the last level
+    may be dropped after their start, `overload` is the level whose thresholds it has.
     """
 
     fidelity: tuple[float, ...]
@@ -52,7 +52,7 @@ class Promises:
     def of_version(self, levels: Mapping[float, Mapping[str, float]]) -> tuple[Mapping[str, float], ...]:
         """Return the thresholds by level of a version that has some `levels`, by their fidelities.
 
-        Where it lacks one, what a surer one asks for keeps its promise too: at worst the whole network.
+        If it lacks one, the thresholds of a stricter one keep that promise too: at worst the whole network.
         """
         found: list[Mapping[str, float]] = []
         for promised in self._kept:
@@ -60,7 +60,7 @@ class Promises:
         return tuple(found if self.overload is None else [*found, found[self.overload]])
 
     def down_to(self, least: float) -> int:
-        """Return how many levels promise so much, the surest first; that of which some are dropped does not count."""
+        """Return how many levels promise at least this; one whose requests may be dropped does not count."""
         return sum([promised >= least for promised in self._kept])
 
     @property
@@ -72,7 +72,7 @@ NO_PROMISES = Promises((1.0,))
 
 
 def promises(caches: StoredCaches | None, floor: float) -> Promises:
-    """Return what answers of a model with these caches are promised, by level where `floor` is under 1."""
+    """Return what is promised of the answers of a model with these caches, by level if `floor` is under 1."""
     if caches is None or not caches.lookups:
         return NO_PROMISES
     levels = levels_down_to(caches, floor)
@@ -87,7 +87,7 @@ def promises(caches: StoredCaches | None, floor: float) -> Promises:
 def promised_by_network(directory: ModelDirectory, backend: str) -> Promised | None:
     """Return what is promised of the network's own answers on this backend.
 
-    None where it computes in full precision, or nothing was shown of this backend. Raises `RepositoryError`.
+    None if it computes in full precision, or nothing was shown on this backend. Raises `RepositoryError`.
     """
     if BACKENDS[backend].exact or backend != read_model(directory).backend:
         return None
@@ -104,8 +104,8 @@ def promised_by_network(directory: ModelDirectory, backend: str) -> Promised | N
 class LookupFunction:
     """One learned cache as a function: `lookup(read) -> (answers (B, classes), scores (B,))`, float32.
 
-    It takes what is read of an activation (`reading.Reading`), or `whole` ones, filled up or not: arrays on the host,
-    or tensors. Not thread-safe: each thread takes a `twin`.
+    It takes what is read of an activation (`reading.Reading`), or `whole` activations, padded or not: arrays on the
+    host, or tensors. Not thread-safe: each thread takes a `twin`.
     """
 
     def __init__(self, features: StageFunction, head: Head, *, whole: bool = False) -> None:
@@ -143,9 +143,9 @@ class LookupFunction:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The learned caches behind one stage, tried one after another. Not thread-safe: each thread takes a `twin`.
+    """The learned caches after one stage, tried one after another. Not thread-safe: each thread takes a `twin`.
 
-    `functions` are all of them by name, the quickest first; those that have one of the `thresholds` are in use. `reads`
+    `functions` are all of them by name, the fastest first; those that have one of the `thresholds` are in use. `reads`
     is what they read of an activation; None: all of it.
     """
 
@@ -161,10 +161,9 @@ class Lookup:
     ) -> tuple[Floats, NDArray[np.bool_]]:
         """Return answers `(B, classes) float32`, as the model would output them, and which rows are hits, `(B,) bool`.
 
-        An activation is an array on the host, or a tensor.
-        Answers of other rows are below the threshold and are not to be used. `shapes` are those that the rows of the
-        activation have themselves, where some are filled up. `levels` are the thresholds for each row by name, where
-        rows differ in how sure an answer must be; who has none of a name misses there.
+        An activation is an array on the host, or a tensor. Answers of other rows are below the threshold and must not
+        be used. `shapes` are the rows' own shapes, if some are padded. `levels` are the thresholds for each row by
+        name, if rows differ in how sure an answer must be; a row without a threshold for a name misses there.
         """
         read = activation if self.reads is None else self.reads(activation, shapes)
         first, *others = self._used
@@ -172,7 +171,7 @@ class Lookup:
         hits = scores >= self._least(first, levels)
         for name in others:
             missed = np.flatnonzero(~hits)
-            if levels:  # where nobody hits at a row's level, nothing is asked for it
+            if levels:  # a row whose level has no threshold here is not looked up
                 missed = missed[[name in levels[int(row)] for row in missed]]
             if not len(missed):
                 continue
@@ -205,7 +204,7 @@ class Lookup:
         return [name for name in self.functions if name in self.thresholds]
 
     def _least(self, name: str, levels: Sequence[Mapping[str, float]]) -> float | Floats:
-        """Return the score from which on a lookup hits: of all rows, or of each."""
+        """Return the score from which a lookup hits: one for all rows, or one for each."""
         if not levels:
             return self.thresholds[name]
         return np.array([level.get(name, inf) for level in levels], np.float32)
@@ -214,15 +213,15 @@ class Lookup:
 def lookup_backend(backend: str) -> str:
     """Return the backend for the lookups of a model on `backend`.
 
-    Calibration, not the precision of the arithmetic, bounds the errors of a lookup. So lookups compute in bfloat16
-    where the processor can, which takes half as long. Their linear layers are too small to gain by eight bits.
+    Calibration, not the precision of the arithmetic, bounds the errors of a lookup. So lookups compute in bfloat16 if
+    the processor can, which takes half as long. Their linear layers are too small to gain from eight bits.
     """
     backend = "openvino" if backend == "openvino-int8" else backend
     return f"{backend}-bf16" if backend == "openvino" and has_bfloat16() else backend
 
 
 def has_bfloat16() -> bool:
-    """Tell whether this processor computes in bfloat16 faster than in float32."""
+    """Return whether this processor computes faster in bfloat16 than in float32."""
     return not processor_flags().isdisjoint({"avx512_bf16", "amx_bf16"})
 
 
@@ -238,8 +237,8 @@ def load_lookups(
     """Return the lookups of a model by stage; empty if it has none.
 
     Each holds the learned caches in use and the spare ones at the same boundary. Up to `streams` twins may run at the
-    same time. What only makes batches quicker is left to `later`. Raises `RepositoryError` if the caches do not fit the
-    model, `ConfigError` for a backend that cannot be used here.
+    same time. Work that only makes batches faster is passed to `later`. Raises `RepositoryError` if the caches do not
+    fit the model, `ConfigError` for a backend that cannot be used here.
     """
     options = CompileOptions(threads, device=device, streams=streams, later=later)
     made = partial(_features, backend=backend, options=options)
@@ -258,7 +257,7 @@ def open_lookups(
 ) -> tuple[dict[int, Lookup], dict[int, Piece]]:
     """Return what `load_lookups` does, but with no network in memory yet, and for each stage the piece that loads them.
 
-    Heads are in memory at once. For `cached` see `MappedFile`.
+    Heads are in memory already. For `cached` see `MappedFile`.
     """
     pieces: dict[int, Piece] = {}
 
@@ -291,7 +290,7 @@ def _by_stage(
     read: Read,
     features: Callable[[Mapping[int, Sequence[LookupFiles]]], Mapping[int, Sequence[StageFunction]]],
 ) -> dict[int, Lookup]:
-    """Return the lookups of a model by stage, with what `features` makes of the networks by stage."""
+    """Return the lookups of a model by stage, with what `features` makes of their networks by stage."""
     caches, found = read_caches(directory), dict[int, Lookup]()
     if caches is None or not caches.lookups:
         return found
@@ -311,7 +310,7 @@ def _by_stage(
 
 
 def _behind(directory: ModelDirectory) -> list[tuple[Graph, Reading]]:
-    """Return the graph behind each stage of a model but the last, and what is read of the activation that it takes."""
+    """Return the graph after each stage of a model but the last, and what is read of the activation that it takes."""
     model = read_model(directory)
     return [(graph, reading(graph, pads=model.pads)) for graph in read_stages(directory, model, known=anything)[1:]]
 
@@ -333,7 +332,7 @@ def _checked(
         if taken.shape != (stage.inputs[0].shape if whole else reads.shape):
             raise RepositoryError(
                 f"{directory.path}: the learned cache {one.name} takes another activation than stage {one.stage} "
-                "yields: build the caches again"
+                "returns: build the caches again"
             )
         if (files.head.classes,) != model.outputs[0].shape:
             raise RepositoryError(
@@ -350,7 +349,7 @@ def compile_lookup_files(files: LookupFiles, *, backend: str, threads: int) -> L
 
 
 def _takes_whole(files: LookupFiles) -> bool:
-    """Return whether a lookup takes activations of any length as they are, not what is read of them."""
+    """Return whether a lookup takes whole activations of any length, not what is read of them."""
     return bool(files.graph.dims)
 
 
@@ -362,7 +361,7 @@ def _features(files: LookupFiles, *, backend: str, options: CompileOptions) -> S
         chosen = "openvino-int8"
     if files.stored is not None:
         return read_stage(files.stored, stage_file(files.name), files.graph, weights, backend=chosen, options=options)
-    # What only pools, with no weights, takes eager 13 to 25 microseconds, and OpenVINO 16 to 67.
+    # A network that only pools, without weights, takes 13 to 25 microseconds in eager, and 16 to 67 in OpenVINO.
     chosen = chosen if files.graph.weights() else "eager"
     return compile_for(options, files.graph, files.weights, backend=chosen)
 

@@ -1,7 +1,7 @@
 """A model directory's description of its learned caches, `caches/caches.json`, and the accuracy of its network.
 
-Read without torch. `accuracy.json` is what queries choose among models by: a directory without the file is of a model
-that was built without labels. `nearness.json` is what `vectors.certify` found of an embedding in fewer bits.
+Read without torch. Queries choose among models by `accuracy.json`: a directory without it holds a model that was built
+without labels. `nearness.json` is what `vectors.certify` found for an embedding in fewer bits.
 """
 
 import math
@@ -18,12 +18,12 @@ FORMAT = 4
 LIST = f"{CACHES}/caches.json"
 ACCURACY = "accuracy.json"
 NEARNESS = "nearness.json"
-ROUNDING = 2  # how fewer bits are rounded (`program.openvino`): what was shown of another way says nothing of this one
+ROUNDING = 2  # the way of rounding to fewer bits (`program.openvino`): what was shown of another says nothing about it
 
 
 @dataclass(frozen=True, slots=True)
 class SpareLookup:
-    """A learned cache behind `stage` that is not in use.
+    """A learned cache after `stage` that is not in use.
 
     `kind` says what its network is. `seconds` is its latency over batch sizes with the model's backend, and `slower` by
     how many seconds it slows the network down if lookups run aside.
@@ -76,9 +76,9 @@ class StoredCaches:
 
     `lookups` are in use, `spare` are not: a later calibration may use them, and adaptation those at a boundary in use.
     `tail` is None if the promise has none. `answers` is the number of next answers that the promise is about; None: all
-    that there could be, as in earlier builds. `aside` says that all lookups run while their network goes on. `levels`
-    are the operating curve, the highest first; empty in earlier builds. `whole` is the fidelity of the network's own
-    answers, which holds together with that of the levels: below 1 where it computes in less than full precision.
+    possible ones, as in earlier builds. `aside` says that all lookups run while their network goes on. `levels` are the
+    operating curve, the highest first; empty in earlier builds. `whole` is the fidelity of the network's own answers,
+    which holds together with that of the levels: below 1 if it computes in less than full precision.
     """
 
     format: int
@@ -97,12 +97,12 @@ class StoredCaches:
 
     @property
     def shows_network(self) -> bool:
-        """Whether the promise is of a network in less than full precision, without lookups; it is shown by samples."""
+        """Whether the promise is about a network in less than full precision without lookups, as shown by samples."""
         return not self.lookups and self.lower < 1.0
 
     @property
     def every(self) -> tuple[SpareLookup, ...]:
-        """All caches, used or spare, in the order in which a request meets them: at one boundary the quickest first."""
+        """All caches, used or spare, in the order in which a request meets them: at one boundary the fastest first."""
         return tuple(sorted((*self.lookups, *self.spare), key=lambda one: (one.stage, one.seconds.at(1))))
 
     @property
@@ -115,7 +115,7 @@ class StoredCaches:
 
 
 def read_caches(directory: ModelDirectory) -> StoredCaches | None:
-    """Return what `caches.json` says, or None for a model without learned caches; raises `RepositoryError`."""
+    """Return the contents of `caches.json`, or None for a model without learned caches; raises `RepositoryError`."""
     if LIST not in directory.files:
         return None
     caches = directory.read_json(LIST, StoredCaches)
@@ -132,12 +132,12 @@ def read_caches(directory: ModelDirectory) -> StoredCaches | None:
         )
     thresholds = [value for level in caches.levels for value in level.thresholds.values()]
     if not all(map(math.isfinite, [*thresholds, *(lookup.threshold for lookup in caches.lookups)])):
-        raise RepositoryError(f"{path} has a threshold that is no number: build the caches again")
+        raise RepositoryError(f"{path} has a threshold that is not a number: build the caches again")
     return caches
 
 
 def _was_measured(one: SpareLookup) -> bool:
-    """Return whether the figures of a lookup can be."""
+    """Return whether the figures of a lookup are plausible."""
     shares = (one.hit_rate, one.fidelity) if isinstance(one, StoredLookup) else ()
     return (
         0 <= one.bytes <= MOST_WEIGHT_BYTES
@@ -148,7 +148,7 @@ def _was_measured(one: SpareLookup) -> bool:
 
 
 def _was_calibrated(caches: StoredCaches) -> bool:
-    """Return whether the promise of the caches can be."""
+    """Return whether the promise of the caches is plausible."""
     shares = (caches.target, caches.confidence, caches.fidelity, caches.lower, caches.whole)
     return (
         all(0.0 <= share <= 1.0 for share in shares)
@@ -177,10 +177,10 @@ def _is_a_curve(caches: StoredCaches) -> bool:
 def with_caches(
     spec: ModelSpec, costs: ModelCosts, caches: StoredCaches | None, *, floor: float = 1.0
 ) -> tuple[ModelSpec, ModelCosts]:
-    """Return model and costs for the scheduler, with where lookups stand, what they cost and how often they hit.
+    """Return model and costs for the scheduler, with where lookups are, what they cost and how often they hit.
 
     With a `floor` under 1, these are the levels of the operating curve that promise no less, and the whole network.
-    Raises `ConfigError` where there are none, or the caches promise less than the floor.
+    Raises `ConfigError` if there are none, or the caches promise less than the floor.
     """
     if caches is None:
         return spec, costs
@@ -202,10 +202,10 @@ def with_caches(
 
 
 def _asked_in_turn(lookups: Sequence[StoredLookup], share: float) -> Curve:
-    """Return what lookups at one boundary take, which a `share` of all requests come to.
+    """Return what lookups at one boundary take, which a `share` of all requests reach.
 
-    Each is asked for those alone that the ones before have missed: the network in eight bits, which takes ten times as
-    long as a predictor, for few.
+    Each gets only the requests that those before it have missed: the network in eight bits, which takes ten times as
+    long as a predictor, gets few.
     """
     curves, left = list[Curve](), share
     for one in lookups:
@@ -218,7 +218,7 @@ def _asked_in_turn(lookups: Sequence[StoredLookup], share: float) -> Curve:
 def levels_down_to(caches: StoredCaches, floor: float) -> tuple[StoredLevel, ...]:
     """Return the levels that promise no less than `floor`, the whole network first; none for a floor of 1.
 
-    Raises `ConfigError` where the caches have no operating curve, or promise less than the floor themselves.
+    Raises `ConfigError` if the caches have no operating curve, or promise less than the floor themselves.
     """
     if floor >= 1.0 or not caches.lookups:
         return ()
@@ -234,11 +234,11 @@ def levels_down_to(caches: StoredCaches, floor: float) -> tuple[StoredLevel, ...
 
 
 def overload(fidelities: Sequence[float]) -> tuple[int, float] | None:
-    """Return how the promise of the last level is kept though some are dropped, None where no level is surer.
+    """Return how the promise of the last level is kept while requests are dropped, None if no level is stricter.
 
-    That is the level whose thresholds keep it, and the share of those that start that may be dropped. Who is dropped
-    has not left, so would not have been wrong there: if a share e of all that start is wrong and d are dropped, then at
-    most e / (1 - d) of the answers are wrong.
+    That is the level whose thresholds keep it, and the share of started requests that may be dropped. A dropped request
+    has not left, so it would not have been wrong there: if a share e of all that start is wrong and d are dropped, then
+    at most e / (1 - d) of the answers are wrong.
     """
     if len(fidelities) < 3:  # the first is the whole network
         return None
@@ -253,7 +253,7 @@ def lookup_name(stage: int, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The `share` of so many held-out `samples` that the whole network, without learned caches, answers rightly."""
+    """The `share` of held-out `samples` (a number) that the network answers correctly without learned caches."""
 
     share: float
     samples: int
@@ -263,7 +263,7 @@ class Accuracy:
 
 
 def write_accuracy(directory: ModelDirectory, accuracy: Accuracy) -> ModelDirectory:
-    """Write the accuracy into a model directory, in place of a present one."""
+    """Write the accuracy into a model directory, replacing an existing one."""
     return directory.write_files({ACCURACY: json_bytes(accuracy)})
 
 
@@ -273,7 +273,7 @@ def read_accuracy(directory: ModelDirectory) -> Accuracy | None:
         return None
     found = directory.read_json(ACCURACY, Accuracy)
     if not 0.0 <= found.share <= 1.0 or found.samples < 1:
-        raise RepositoryError(f"{directory.path / ACCURACY} has {found}, which is no share: build the model again")
+        raise RepositoryError(f"{directory.path / ACCURACY} has {found}, which is not a share: build the model again")
     return found
 
 
@@ -287,10 +287,9 @@ def read_accuracies(directories: Iterable[ModelDirectory]) -> dict[str, float]:
 class Nearness:
     """How near the vectors of a model are to those in full precision, on held-out `samples`.
 
-    The share `within` the `cosine` was asked to be `target`; it is at least `lower` with `confidence`, of the next
-    `answers` (None: of all that there could be). `mean` and `least` are of the cosines. `recall` is the share of the
-    ten nearest neighbors of a sample among the others that are the same by both networks. Seconds are at batch 1. For
-    `rounding` see `ROUNDING`.
+    `target` was asked for as the share `within` the `cosine`, which is at least `lower` with `confidence`, for the next
+    `answers` (None: all possible ones). `mean` and `least` are of the cosines. `recall` is the share of a sample's ten
+    nearest neighbors that both networks agree on. Seconds are at batch 1. For `rounding` see `ROUNDING`.
     """
 
     cosine: float
@@ -314,7 +313,7 @@ class Nearness:
 
 
 def read_nearness(directory: ModelDirectory) -> Nearness | None:
-    """Return what `certify` wrote, None where nothing was certified; raises `RepositoryError`."""
+    """Return what `certify` wrote, None if nothing was certified; raises `RepositoryError`."""
     if NEARNESS not in directory.files:
         return None
     found = directory.read_json(NEARNESS, Nearness)
@@ -323,7 +322,7 @@ def read_nearness(directory: ModelDirectory) -> Nearness | None:
         raise RepositoryError(f"{directory.path / NEARNESS} has implausible figures: build it again")
     if found.rounding != ROUNDING:
         raise RepositoryError(
-            f"{directory.path / NEARNESS} was shown with weights rounded in another way than they are now: run "
+            f"{directory.path / NEARNESS} was measured with weights rounded in another way than they are now: run "
             "`latebind calibrate` with its data"
         )
     return found
@@ -340,7 +339,7 @@ def weights_file(name: str) -> str:
 
 
 def stage_file(name: str) -> str:
-    """Return the place of the files of a lookup's network as OpenVINO reads it (`program.stage_files`)."""
+    """Return where the files of a lookup's network are that OpenVINO reads (`program.stage_files`)."""
     return f"{CACHES}/{name}.stage"
 
 

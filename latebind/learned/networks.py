@@ -50,8 +50,8 @@ class Selector(nn.Module):
     """Maps a predictor's answers `(B, classes)` to scores `(B,)` (GATI, section 3.1).
 
     A score is the log-odds that the base model gives the same answer. The selector sees only the predictor's answers:
-    fed with the predictor's features, it learned its training rows by heart. It learns a correction to the predictor's
-    own log-odds, because a few thousand rows do not teach it as much from scratch.
+    fed with the predictor's features, it memorized its training rows. It learns a correction to the predictor's own
+    log-odds, because a few thousand rows do not teach it as much from scratch.
     """
 
     def __init__(self, classes: int) -> None:
@@ -99,7 +99,7 @@ def _features(shape: tuple[int, ...], kind: str) -> nn.Module:
     found = TABLE.fullmatch(kind)
     if found is None or (found["name"] == "conv") != (found["second"] is not None):
         known = ", ".join(KINDS)
-        raise ConfigError(f"there is no predictor {kind!r}: take {known}, fc(h), pool(h) or conv(k,s), such as fc(256)")
+        raise ConfigError(f"there is no predictor {kind!r}: use {known}, fc(h), pool(h) or conv(k,s), such as fc(256)")
     first = int(found["first"])
     if found["name"] == "conv":
         channels, stride = shape[0], int(found["second"])
@@ -112,8 +112,8 @@ def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = (), *, sized: bool 
     """Return those of `kinds` (if empty, of `KINDS`) that differ on activations of this shape, the most able first.
 
     Only images have convolutions. With many channels, pooled features without a hidden layer are too wide for heads
-    that follow the traffic, so that kind has to be asked for. What is read of rows that are `sized`, each of its own,
-    is pooled already: `WIDE` learns more from it (of 151 intents, 0.92 could leave behind the first of six blocks at a
+    that follow the traffic, so that kind has to be asked for. What is read of rows that differ in size (`sized`) is
+    pooled already: `WIDE` learns more from it (of 151 intents, 0.92 could leave after the first of six blocks at a
     fidelity of 0.97, 0.89 with `PLAIN`).
     """
     if sized and not kinds:
@@ -125,7 +125,7 @@ def kinds_for(shape: tuple[int, ...], kinds: Sequence[str] = (), *, sized: bool 
 
 
 class ResidualFeatures(nn.Module):
-    """A small residual network (He et al. 2016), able enough to stand before the network or early in it.
+    """A small residual network (He et al. 2016), able enough for a place before the network or early in it.
 
     Half of its work is done on 8 cells per side, where wide convolutions run at a processor's full speed.
     """

@@ -45,7 +45,7 @@ class Outcome:
         return self.observed is not None and self.observed.seen.end is not None
 
     def precision(self, backend: str) -> str:
-        """Say how often the network itself answers as in full precision; "" where it computes in that."""
+        """Return, in words, how often the network itself answers as in full precision; "" if it computes in that."""
         if self.observed is None or self.observed.seen.end is None:
             return ""
         return (
@@ -54,7 +54,7 @@ class Outcome:
         )
 
     def in_use(self) -> tuple[StoredLookup, ...]:
-        """Return the lookups that somebody leaves at, with what they did to the samples that show the bound."""
+        """Return the lookups at which samples leave, with what they did to the samples that show the bound."""
         if self.found is None:
             return ()
         results = [send(self.found.thresholds, seen, self.costs) for seen in self.worlds]
@@ -98,8 +98,8 @@ class Outcome:
     def kept(self, lookups: Sequence[StoredLookup]) -> list[TrainedLookup]:
         """Return the lookups to keep: those in use, `lookups`, and one spare lookup at each boundary.
 
-        At a boundary in use the spare one is the quickest, for adaptation. At another it is the one that is right most
-        often, for a later calibration. A calibration itself keeps all that there are.
+        At a boundary in use the spare one is the fastest, for adaptation. At another it is the one that is right most
+        often, for a later calibration. A calibration itself keeps all of them.
         """
         if all(one.lessons is None for one in self.trained):  # a recalibration: nothing was trained now
             return list(self.trained)
@@ -126,14 +126,14 @@ class Outcome:
         )
         return tuple(
             OfLength(
-                said,
+                label,
                 int(here.sum()),
                 float((left_at[here] < len(self.trained)).mean()),
                 1.0 - float(wrong[here].mean()),
                 float(before[here].mean()),
                 float(after[here].mean()),
             )
-            for said, here in by_length(lengths, QUARTERS)
+            for label, here in by_length(lengths, QUARTERS)
         )
 
     def held_out(self, kept: Sequence[TrainedLookup]) -> Rows | None:

@@ -17,13 +17,13 @@ from latebind.program.program import Program
 # The most that a lookup may take, as a share of the time that a hit saves, to be a candidate.
 AFFORDABLE = {RESIDUAL: 0.2, DEEP: 0.2, LIGHT: 0.2}
 USUALLY_AFFORDABLE = 0.5  # for other kinds
-HOPELESS = 10.0  # times too slow when run eagerly: eight were seen between eager and eight-bit OpenVINO
-HOPELESS_EAGER = 2.5  # for the eager backend, where all that is gained is batch norms folded into convolutions
+HOPELESS = 10.0  # times too slow when run eagerly: up to eight were seen between eager and eight-bit OpenVINO
+HOPELESS_EAGER = 2.5  # for the eager backend, where only folding batch norms into convolutions gains anything
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A lookup of this kind behind this stage; `seconds` is the latency of its network, still untrained."""
+    """A lookup of this kind after this stage; `seconds` is the latency of its network, still untrained."""
 
     stage: int
     kind: str
@@ -45,14 +45,13 @@ def plan(
 ) -> list[Candidate]:
     """Return candidates at up to `most` boundaries (0: all), spread evenly over the network's time.
 
-    `stages` are the seconds of each stage at batch 1, `activations` what is read of one row behind each stage but the
-    last, `(1, ...)`.
-    A boundary gets the most able network that it affords, or all of `kinds` that take less than a hit saves, since
-    slower ones can never pay. A hit saves more at early boundaries, so they afford deeper networks; the last may afford
-    none.
+    `stages` are the seconds of each stage at batch 1, `activations` what is read of one row after each stage but the
+    last, `(1, ...)`. A boundary gets the most able network that it affords, or all of `kinds` that take less than a hit
+    saves, since slower ones can never pay. A hit saves more at early boundaries, so they afford deeper networks; the
+    last may afford none.
 
-    The first boundary also gets a quick network. It knows little, but heads that follow the traffic (`adaptation`) make
-    much of it if successive pictures are alike.
+    The first boundary also gets a fast network. It knows little, but heads that follow the traffic (`adaptation`) gain
+    much from it if successive pictures are alike.
     """
     found: list[Candidate] = []
     for stage in spread(stages, most or len(stages)):
@@ -74,9 +73,9 @@ def plan(
 
 
 def spread(stages: Sequence[float], most: int) -> list[int]:
-    """Return up to `most` boundaries behind stages, spread evenly over the network's time and always with the first.
+    """Return up to `most` boundaries after stages, spread evenly over the network's time, always with the first.
 
-    An exit at the first saves most; if the first stage is empty, that is before the network.
+    An exit at the first saves most; if the first stage is empty, it is before the network.
     """
     ends = [sum(stages[: stage + 1]) for stage in range(len(stages) - 1)]
     if len(ends) <= most:

@@ -1,7 +1,7 @@
 """What the user asks of cheaper answers: a fidelity, its confidence, and limits on memory and time.
 
 Two bounds on future wrong answers, from the wrong answers among held-out samples, answer two questions:
-1. Which share of all answers that there could be is wrong? Clopper and Pearson (1934).
+1. Which share of all possible answers is wrong? Clopper and Pearson (1934).
 2. How many of the next N answers will be wrong? Their share differs from the true one by chance, as the samples' does.
    Given how many of samples and answers together are wrong, which of them are samples is a draw without replacement,
    so the true share need not be known (Thatcher 1964; the conditional approach of Krishnamoorthy and Peng 2011).
@@ -29,7 +29,7 @@ ANSWERS = 2_000  # next answers that fidelity is promised for: about as many as 
 COARSE = 0.5  # MiniLM in eight bits has over 0.14 on drawn words, and 0.99 of the cosine on all texts
 OF_VECTORS = "cosine:0.99@0.97"
 USUAL_TAIL = 1.05  # kept without being asked for, unless that makes the mean latency much longer
-TOLD_CONFIDENCE = 0.975  # of each bound of a fidelity that a server tells
+REPORTED_CONFIDENCE = 0.975  # of each bound of a fidelity that a server reports
 
 
 def upper_bound(wrong: int, samples: int, confidence: float) -> float:
@@ -42,18 +42,18 @@ def upper_bound(wrong: int, samples: int, confidence: float) -> float:
 
 
 def bounded(last: Collection[bool]) -> tuple[float | None, float, float]:
-    """Return the share of comparisons that were the same, None of none, and bounds, each with `TOLD_CONFIDENCE`."""
+    """Return the share of equal comparisons (None: no comparisons) and bounds, each with `REPORTED_CONFIDENCE`."""
     if not last:
         return None, 0.0, 1.0
     same, count = sum(last), len(last)
     return (
         same / count,
-        1.0 - upper_bound(count - same, count, TOLD_CONFIDENCE),
-        upper_bound(same, count, TOLD_CONFIDENCE),
+        1.0 - upper_bound(count - same, count, REPORTED_CONFIDENCE),
+        upper_bound(same, count, REPORTED_CONFIDENCE),
     )
 
 
-@lru_cache(maxsize=4096)  # a lesson asks for some hundred thresholds how many may be wrong, most of them alike
+@lru_cache(maxsize=4096)  # a lesson calls it for some hundred thresholds, most of them with the same arguments
 def most_wrong(wrong: int, samples: int, answers: int, *, confidence: float) -> int:
     """Return the upper bound on how many of the next `answers` are wrong.
 
@@ -65,7 +65,7 @@ def most_wrong(wrong: int, samples: int, answers: int, *, confidence: float) -> 
 
 
 def fidelity_bound(wrong: int, samples: int, *, confidence: float, answers: int | None) -> float:
-    """Return the lower bound on the fidelity of the next `answers`, or, with None, of all that there could be."""
+    """Return the lower bound on the fidelity of the next `answers`, or, with None, of all possible ones."""
     if answers is None:
         return 1.0 - upper_bound(wrong, samples, confidence)
     # divided last, so that a target of 0.93 equals 1860 of 2000 exactly
@@ -73,7 +73,7 @@ def fidelity_bound(wrong: int, samples: int, *, confidence: float, answers: int 
 
 
 def samples_needed(fidelity: float, *, confidence: float, answers: int | None) -> int:
-    """Return how many samples, none of them wrong, it takes to show `fidelity`; fewer can never show it.
+    """Return how many samples, none of them wrong, are needed to show `fidelity`; fewer can never show it.
 
     Raises `ValueError` for a fidelity of 1.
     """
@@ -109,8 +109,8 @@ def _log_choose(n: float, k: NDArray[np.float64] | float) -> NDArray[np.float64]
 class Fidelity:
     """Which `share` of answers must count as the base model's, and which of them do.
 
-    Without a `cosine` an answer counts that is greatest at the same class. With one, answers are vectors, and those
-    count whose angle to the base model's vector has at least that cosine. Raises `ConfigError` for what is neither.
+    Without a `cosine` an answer counts if it is greatest at the same class. With one, answers are vectors, and count if
+    their angle to the base model's vector has at least that cosine. Raises `ConfigError` for invalid values.
     """
 
     share: float = 0.97
@@ -119,7 +119,7 @@ class Fidelity:
     def __post_init__(self) -> None:
         if not 0.0 < self.share <= 1.0:
             raise ConfigError(
-                f"fidelity {self.share} is not above 0 and at most 1: give the share of equal answers, as 0.97"
+                f"fidelity {self.share} is not above 0 and at most 1: give the share of equal answers, such as 0.97"
             )
         if self.cosine is not None and not 0.0 < self.cosine < 1.0:
             raise ConfigError(f"fidelity within a cosine of {self.cosine}: give one between 0 and 1, as {OF_VECTORS}")
@@ -137,13 +137,13 @@ class Fidelity:
         except ValueError:
             pass
         raise ConfigError(
-            f"fidelity {text!r:.60}: give a share of equal answers, as 0.97, or of vectors within a cosine, as "
-            f"{OF_VECTORS}. That the order of a list stays cannot be promised: its rows are answered one by one"
+            f"fidelity {text!r:.60}: give a share of equal answers, such as 0.97, or of vectors within a cosine, such "
+            f"as {OF_VECTORS}. The order of a list cannot be promised: its rows are answered one by one"
         )
 
     @property
     def tolerance(self) -> float | None:
-        """The relative error that a backend may have on made-up rows, where real ones are certified; None if not."""
+        """The relative error that a backend may have on made-up rows, if real ones are certified; None if not."""
         return None if self.cosine is None else COARSE
 
     def __str__(self) -> str:
@@ -152,14 +152,14 @@ class Fidelity:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The settings that learned caches are chosen and calibrated for. Raises `ConfigError` if one makes no sense.
+    """The settings that learned caches are chosen and calibrated for. Raises `ConfigError` for invalid ones.
 
     * `fidelity`: the share of answers that equal the base model's; 1.0 means no lookups at all.
-    * `confidence`: of the lower bound on the fidelity of the next `answers`, or, if `answers` is None, of all that
-      there could be. By chance any next answers may have less than the latter.
-    * `lasting`: a confidence with which the fidelity must hold over all that there could be as well; 0 for none.
+    * `confidence`: of the lower bound on the fidelity of the next `answers`, or, if `answers` is None, of all possible
+      ones. By chance any next answers may have less than the latter.
+    * `lasting`: a confidence with which the fidelity must also hold over all possible answers; 0 for none.
     * `cache_bytes`: the most that the weights of all lookups in use may take.
-    * `tail`: the most that a request may take which no lookup answers, as a multiple of the base model's latency.
+    * `tail`: the most that a request that no lookup answers may take, as a multiple of the base model's latency.
     * `aside`: whether lookups run on another core while the network goes on; None: whichever is measured to be faster.
     """
 
@@ -174,7 +174,7 @@ class Promise:
     def __post_init__(self) -> None:
         Fidelity(self.fidelity)
         if not 0.0 < self.confidence < 1.0:
-            raise ConfigError(f"confidence {self.confidence} is not between 0 and 1: give a share, as 0.95")
+            raise ConfigError(f"confidence {self.confidence} is not between 0 and 1: give a share, such as 0.95")
         if self.answers is not None and not 1 <= self.answers <= MOST_ANSWERS:
             raise ConfigError(f"a fidelity over {self.answers} answers: give 1 to {MOST_ANSWERS}, or 0 for all")
         if self.cache_bytes < 0:
@@ -188,7 +188,7 @@ class Promise:
         return self.fidelity >= 1.0
 
     def of_each(self, tests: int) -> Self:
-        """Return what each of so many tests has to show for all of them to hold together (Bonferroni)."""
+        """Return what each of `tests` tests has to show for all of them to hold together (Bonferroni)."""
         lasting = 1.0 - (1.0 - self.lasting) / tests if self.lasting else 0.0
         return replace(self, confidence=1.0 - (1.0 - self.confidence) / tests, lasting=lasting)
 
@@ -197,7 +197,7 @@ class Promise:
         return self.lower_bound(0, rows) >= self.fidelity
 
     def lower_bound(self, wrong: int, rows: int) -> float:
-        """Return the lower bound on the fidelity, if `wrong` of so many held-out samples were wrong."""
+        """Return the lower bound on the fidelity, if `wrong` of `rows` held-out samples were wrong."""
         shown = fidelity_bound(wrong, rows, confidence=self.confidence, answers=self.answers)
         if not self.lasting:
             return shown
@@ -212,11 +212,11 @@ class Promise:
         needed = samples_needed(self.fidelity, confidence=self.confidence, answers=self.answers)
         return (
             f"{rows} held-out samples cannot show a fidelity of {self.fidelity:g}{over(self.answers)} with "
-            f"{self.confidence:.0%} confidence for any exit (without one wrong answer it takes {needed}): there are "
+            f"{self.confidence:.0%} confidence for any exit (without a wrong answer it takes {needed}): there are "
             "no exits; give more samples to calibrate"
         )
 
 
 def over(answers: int | None) -> str:
-    """Return text to follow a fidelity that says for how many answers it is promised; empty if for all."""
+    """Return the words after a fidelity that say for how many answers it is promised; empty if for all."""
     return "" if answers is None else f" over the next {answers:,} answers"

@@ -1,7 +1,7 @@
 """What learned caches read of an activation: all of it, or, if rows differ in size, a vector of fixed width.
 
-It has the mean and the largest number over all that varies. What is filled up behind a row does not count, nor what a
-client has filled up and masked; so a row is read alike alone and beside longer ones, bit for bit if its activation is.
+It has the mean and the largest number over the dimensions that vary. Padding after a row does not count, nor what a
+client has padded and masked; so a row is read alike alone and beside longer ones, bit for bit if its activation is.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read behind one stage, in the `shape` of a row.
+    """What is read after one stage, in the `shape` of a row.
 
     Without `axes` that is the activation. Otherwise a batch is pooled over these axes; of the last one only the first
-    `width` numbers are a row's own, and a place counts where none of its `marks` is 0.
+    `width` numbers are a row's own, and a place counts if none of its `marks` is 0.
     """
 
     shape: Shape
@@ -38,12 +38,12 @@ class Reading:
     def __call__(self, activation: Any, shapes: Sequence[Shape] = ()) -> Any:
         """Return what is read of an activation `(B, ...)`, array or tensor: itself, or `(B, width) float32`.
 
-        `shapes` are those that the rows have themselves, where some are filled up.
+        `shapes` are the rows' own shapes, if some are padded.
         """
         if not self.axes:
             return activation
-        # In numpy, and row by row where some are filled up: torch takes twice as long for one row, ten times with a
-        # mask, and what has just run has put the code of either out of the core's caches.
+        # In numpy, and row by row if some are padded: torch takes twice as long for one row, ten times with a mask, and
+        # the stage that has just run has evicted the code of either from the core's caches.
         is_array = isinstance(activation, np.ndarray)
         rows: NDArray[np.float32] = activation if is_array else activation.cpu().numpy()
         found = np.empty((len(rows), 2, self.shape[0] // 2), np.float32)
@@ -82,15 +82,15 @@ class Reading:
 
 
 def readings(program: "Program") -> tuple[Reading, ...]:
-    """Return what is read behind each stage of a program but the last."""
+    """Return what is read after each stage of a program but the last."""
     return tuple(reading(graph, pads=program.spec.pads) for graph in program.graphs[1:])
 
 
 def reading(graph: Graph, *, pads: bool) -> Reading:
     """Return what is read of the activation that the stage of this graph takes.
 
-    An image is pooled as a whole, though it may vary in one direction alone. `pads`: see `ModelSpec`. There what is
-    carried is 0 at places that do not count; elsewhere that is known of what is true or false only.
+    An image is pooled as a whole, even if it varies in only one direction. `pads`: see `ModelSpec`. With it, what is
+    carried is 0 at places that do not count; without it, that is known only of what is true or false.
     """
     (taken,) = graph.inputs
     axes = tuple(axis for axis, size in enumerate(taken.sizes, start=1) if isinstance(size, str))

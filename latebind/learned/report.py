@@ -15,7 +15,7 @@ QUARTERS = 4  # of the lengths of samples, in reports
 
 @dataclass(frozen=True, slots=True)
 class TriedLookup:
-    """A lookup that was trained, by itself: its cost, and how often its answer is right if it answers every request.
+    """A trained lookup by itself: its cost, and how often its answer is right if it answers every request.
 
     `fidelity` is that share, the least of all worlds. `hit_rate` is the share of lookups that hit at the target, and
     `accuracy` the share that give no wrong answer then (GATI, section 3.1), both on the samples that choose thresholds.
@@ -33,7 +33,7 @@ class TriedLookup:
 
 @dataclass(frozen=True, slots=True)
 class OfLength:
-    """What became of the held-out `samples` of some lengths: the share that `left` early, and that answered alike."""
+    """Results for the held-out `samples` of some lengths: the share that `left` early, and the fidelity."""
 
     lengths: str
     samples: int
@@ -44,7 +44,7 @@ class OfLength:
 
 
 def by_length(lengths: NDArray[np.int64], parts: int) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-    """Yield about so many parts, from the shortest on: in words, and which they are. Equal lengths are in one part."""
+    """Yield about `parts` ranges of length, shortest first: label and mask. Equal lengths are in one range."""
     edges = np.unique(lengths)
     if len(edges) > parts:
         edges = np.unique(np.quantile(lengths, np.linspace(0, 1, parts + 1)[1:], method="inverted_cdf"))
@@ -57,12 +57,12 @@ def by_length(lengths: NDArray[np.int64], parts: int) -> Iterator[tuple[str, NDA
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """The result of a build or a calibration. Seconds are at batch 1, the mean over lengths where samples differ in it.
+    """The result of a build or a calibration. Seconds are at batch 1, the mean over lengths if samples differ in it.
 
     `caches` is what was written into the `directory`. `warning` is empty, or says why there are fewer exits than asked
     for. `notes` say which networks were reused, and which learned from fewer rows than given. `right` is the accuracy
-    of the network itself, if the samples had labels. `by_length` has quarters of the samples if their lengths differ,
-    and `precision` of a network that computes in less than full precision.
+    of the network itself, if the samples had labels. `by_length` has quarters of the samples if their lengths differ;
+    for `precision` see `Outcome.precision`.
     """
 
     directory: ModelDirectory

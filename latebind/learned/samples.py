@@ -1,7 +1,7 @@
 """The samples that learned caches are made from: model inputs, labels if known, and the world each row belongs to.
 
-And whether their model is one to make them for. Learned caches answer for classifiers, and are compared by the class of
-largest value. A regressor and an embedding may end in a linear layer of many columns too, so that shows nothing.
+And whether the model is one to make them for. Learned caches answer for classifiers, and are compared by the class of
+largest value. Regressors and embeddings may end in a linear layer of many columns too, so that shows nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ CHOOSE_SHARE = 0.3  # of the calibration rows choose the thresholds; the others 
 
 SOFTMAX = ("aten._softmax.default", "aten._log_softmax.default")
 
-REAL = 64  # rows of one size on which a build compares, where rows differ
+REAL = 64  # rows of one size on which a build compares, if rows differ
 
 NO_SAMPLES = "there are no samples: give rows to fit and to calibrate"
 
@@ -37,12 +37,12 @@ Rows = Tensor | Sequence[Tensor]  # (N, ...), or each row by itself where they d
 class Samples:
     """Rows of model inputs.
 
-    `inputs` are tensors `(N, ...)` by name or in the order of the model's inputs; where rows differ in size, one is a
+    `inputs` are tensors `(N, ...)` by name or in the order of the model's inputs; if rows differ in size, an input is a
     sequence of N tensors without the batch dimension. `labels` `(N,) int64` are the true classes. `worlds` `(N,) int64`
     number the conditions that rows were taken under (kinds of hardness, places, days). Rows for calibration count as
     independent draws: a world should have one row of each thing seen, not ten views.
 
-    `lengths` `(N,) int64`, which `ordered` finds, are the products of the named dimensions; None where there are none.
+    `lengths` `(N,) int64`, computed by `ordered`, are the products of the named dimensions; None if there are none.
     """
 
     inputs: tuple[Rows, ...] | Mapping[str, Rows]
@@ -57,12 +57,12 @@ class Samples:
     def ordered(self, specs: tuple[TensorSpec, ...], dims: tuple[Dim, ...] = ()) -> "Samples":
         """Return the same rows with inputs as a tuple in the order of the model's, which may have named dimensions.
 
-        Raises `ConfigError` if they are not what the model takes, hold NaN, or the numbers of rows differ.
+        Raises `ConfigError` if they are not what the model takes, contain NaN, or the numbers of rows differ.
         """
         given = self._in_order(specs)
         parts = tuple(_rows_of(part, spec) for part, spec in zip(given, specs, strict=True))
         for part, spec in zip(parts, specs, strict=True):
-            shape = tuple(part.shape[1:]) if isinstance(part, Tensor) else spec.shape  # else `_lengths` looks at each
+            shape = tuple(part.shape[1:]) if isinstance(part, Tensor) else spec.shape  # else `_lengths` checks each
             each = [part] if isinstance(part, Tensor) else part
             dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in each}
             if shape != spec.shape or dtypes - {spec.dtype}:
@@ -72,7 +72,7 @@ class Samples:
                 )
             if is_floating(spec.dtype) and (bad := _rows_with_nan(part)):
                 raise ConfigError(
-                    f"samples for {spec.name!r} hold NaN in {bad} of {len(part)} rows, from which nothing can be "
+                    f"samples for {spec.name!r} contain NaN in {bad} of {len(part)} rows, from which nothing can be "
                     "learned or calibrated: leave these rows out"
                 )
         beside = [part for part in (self.labels, self.worlds) if part is not None]
@@ -94,7 +94,7 @@ class Samples:
         return tuple(part.contiguous() if isinstance(part, Tensor) else torch.stack(list(part)) for part in some)
 
     def of_one_size(self, rows: Sequence[int]) -> list[Tensor]:
-        """Return the places of these rows among them, those of one size together, in the order of the first ones."""
+        """Return the places within `rows` of those of each size, in the order of first occurrence."""
         assert isinstance(self.inputs, tuple)
         sized = [part for part in self.inputs if not isinstance(part, Tensor)]
         found: dict[tuple[torch.Size, ...], list[int]] = {}
@@ -103,9 +103,9 @@ class Samples:
         return [torch.tensor(places) for places in found.values()]
 
     def typical(self) -> tuple[Tensor, ...]:
-        """Return all rows as the inputs of one call; where they differ in size, some of that of the median length.
+        """Return all rows as the inputs of one call; if they differ in size, some of the median length.
 
-        Raises `ConfigError` where there are none.
+        Raises `ConfigError` if there are none.
         """
         if not len(self):
             raise ConfigError(NO_SAMPLES)
@@ -115,7 +115,7 @@ class Samples:
         return next(self.batch(rows[:REAL]) for rows in self.of_one_size(range(len(self))) if middle in rows)
 
     def at_quantiles(self, quantiles: Sequence[float]) -> list[int]:
-        """Return rows that are at these places by length, one for each length; the first row where all are alike."""
+        """Return rows at these quantiles of length, one for each length; the first row if all are alike."""
         if self.lengths is None:
             return [0]
         order = self.lengths.argsort(stable=True)
@@ -123,7 +123,7 @@ class Samples:
         return list({int(self.lengths[row]): row for row in order[places].tolist()}.values())
 
     def halves(self, seed: int = 0) -> tuple["Samples", "Samples"]:
-        """Return two halves of the rows, which are drawn: to train on and to calibrate on."""
+        """Return two halves of the rows, drawn at random: to train on and to calibrate on."""
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         fit, calibrate = (self.take(part) for part in order.tensor_split(2))
         return fit, calibrate
@@ -148,7 +148,7 @@ class Samples:
 
 
 def _rows_of(part: Rows, spec: TensorSpec) -> Rows:
-    """Return rows as the model's input has them: a tensor, or, where they may differ in size, each by itself."""
+    """Return rows as the model's input has them: a tensor, or, if they may differ in size, each by itself."""
     if spec.sizes:
         return [torch.as_tensor(row) for row in part]
     try:
@@ -161,7 +161,7 @@ def _rows_of(part: Rows, spec: TensorSpec) -> Rows:
 
 
 def whole(part: Rows) -> Tensor:
-    """Return rows as one tensor; raises `RuntimeError` where they differ in size."""
+    """Return rows as one tensor; raises `RuntimeError` if they differ in size."""
     return part if isinstance(part, Tensor) else torch.stack([torch.as_tensor(row) for row in part])
 
 
@@ -204,15 +204,15 @@ def check_classifier(spec: ModelSpec) -> None:
         )
     if outputs[0].dtype != "float32" or len(outputs[0].shape) != 1 or outputs[0].shape[0] < 2:
         raise ConfigError(
-            f"{name} yields {outputs[0].dtype} of shape {outputs[0].shape} a row: learned caches answer for "
-            f"classifiers, which yield one float32 for each of 2 or more classes; {instead}"
+            f"{name} returns {outputs[0].dtype} of shape {outputs[0].shape} a row: learned caches answer for "
+            f"classifiers, which return one float32 for each of 2 or more classes; {instead}"
         )
 
 
 def checked(samples: Samples, spec: ModelSpec) -> Samples:
-    """Return the samples with inputs in the model's order and labels as int64, whatever whole numbers they came as.
+    """Return the samples with inputs in the model's order and labels as int64; labels may be of any integer dtype.
 
-    Raises `ConfigError` if there are none, if they do not fit the model, and for labels that are no classes.
+    Raises `ConfigError` if there are none, if they do not fit the model, and for labels that are not classes.
     """
     ordered = samples.ordered(spec.inputs, spec.dims)
     classes = spec.outputs[0].shape[0]
@@ -222,17 +222,17 @@ def checked(samples: Samples, spec: ModelSpec) -> Samples:
     if labels is not None and not _are_classes(labels, classes):
         raise ConfigError(
             f"labels must be whole numbers from 0 to {classes - 1}, one for each row: learned caches answer for "
-            "classifiers; leave labels out where the model is none"
+            "classifiers; leave labels out if the model is not one"
         )
     return ordered if labels is None else replace(ordered, labels=labels.long())
 
 
 def check_answers(answers: Tensor) -> Tensor:
-    """Return the network's answers `(N, classes)` to samples; raises `ConfigError` where they are NaN."""
+    """Return the network's answers `(N, classes)` to samples; raises `ConfigError` if they contain NaN."""
     if bad := int(answers.isnan().any(dim=1).sum()):
         raise ConfigError(
-            f"the network answers {bad} of {len(answers)} rows of the samples with NaN, which is no class: leave these "
-            "rows out, or mend the network's weights"
+            f"the network answers {bad} of {len(answers)} rows of the samples with NaN, which is not a class: leave "
+            "these rows out, or fix the network's weights"
         )
     return answers
 
@@ -261,15 +261,15 @@ def split_worlds(samples: Samples, *, seed: int) -> tuple[list[RowNumbers], list
 
 
 def check_task(task: str) -> None:
-    """Raise `ConfigError` for what no output may be declared to mean: "classify" (scores of classes), "" (nothing)."""
+    """Raise `ConfigError` unless the output is declared as "classify" (scores of classes) or "" (not declared)."""
     if task not in {"", "classify"}:
         raise ConfigError(f"task is {task!r}: give 'classify', or leave it out")
 
 
 def doubt(directory: ModelDirectory, samples: Sequence[Samples], task: str) -> str:
-    """Return why nobody knows that the model is a classifier, and what to do; "" where that is certain.
+    """Return why the model is not known to be a classifier, and what to do; "" if it is.
 
-    It is certain if the user declares it (`check_task`), gives the classes of rows, or the network ends in a softmax.
+    It is known if the user declares it (`check_task`), gives the classes of rows, or the network ends in a softmax.
     """
     check_task(task)
     if task or any(part.labels is not None for part in samples):

@@ -1,7 +1,7 @@
 """Learned caches in a model directory: `caches/caches.json`, and for each cache a graph, its weights and a head.
 
 Beside them `accuracy.json`: how often the whole network is right, by which queries choose among models. A directory
-without the file is of a model that was built without labels.
+without it holds a model that was built without labels.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +33,7 @@ HELD_OUT, LESSONS = f"{CACHES}/held-out.safetensors", f"{CACHES}/lessons.safeten
 class LookupFiles:
     """A lookup as data: `graph` and `weights` compute features, and `head` turns them into answers and scores.
 
-    Weights are tensors, or arrays where its network is `stored` in a directory as OpenVINO reads it, under its `name`.
+    Weights are tensors, or arrays if its network is `stored` in a directory as OpenVINO files, under its `name`.
     """
 
     graph: Graph
@@ -50,11 +50,11 @@ class LookupFiles:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that no predictor was fitted to, as features: new heads are trained on them, or verified on them.
+    """Rows that no predictor was fitted to, as features: new heads are trained or verified on them.
 
     `features[name]` are `(N, width) bfloat16` of the lookup of that name, `answers` `(N, classes) bfloat16` of the base
-    model, `classes` `(N,) int64` its classes, and `lengths` `(N,) int64` those of the rows; None where all are alike.
-    `end` `(N,) bool` says whether the network's own answers are the base model's; None where it is the base model.
+    model, `classes` `(N,) int64` its classes, and `lengths` `(N,) int64` those of the rows; None if all are alike.
+    `end` `(N,) bool` says whether the network's own answers are the base model's; None if it is the base model.
     """
 
     features: Mapping[str, "Tensor"]
@@ -81,8 +81,8 @@ class Rows:
         return Rows(features, self.answers[numbers], self.classes[numbers], lengths, end)
 
     def joined(self, other: "Rows") -> "Rows":
-        """Return these rows, and behind them others with features of the same lookups."""
-        import torch  # noqa: PLC0415  (who has rows has it)
+        """Return these rows, followed by others with features of the same lookups."""
+        import torch  # noqa: PLC0415  (imported already: there are rows)
 
         features = {name: torch.cat([rows, other.features[name]]) for name, rows in self.features.items()}
         answers = torch.cat([self.answers, other.answers])
@@ -113,10 +113,10 @@ def write_caches(
     lessons: Rows | None = None,
     new_entry: bool = False,
 ) -> ModelDirectory:
-    """Write the caches into the model directory in place of the present ones; the manifest is written last.
+    """Write the caches into the model directory, replacing existing ones; the manifest is written last.
 
     `files` are by name. `held_out` and `lessons` are for adaptation, to verify new heads on and to train them with.
-    `new_entry` gives the model an empty first stage, because a cache stands before the network.
+    `new_entry` gives the model an empty first stage, because a cache comes before the network.
     """
     made = {LIST: json_bytes(caches)}
     if new_entry:
@@ -124,7 +124,7 @@ def write_caches(
     backend = read_model(directory).backend
     for name, lookup in files.items():
         if BACKENDS[backend].has_files and needs_file(lookup.graph, lookup.weights, backend):
-            with suppress(NeedsTorch, ExportError):  # torch runs it, beside a model that needs no torch otherwise
+            with suppress(NeedsTorch, ExportError):  # torch runs it, even if the model needs no torch otherwise
                 made |= files_of(stage_file(name), lookup.graph, lookup.weights, packs=False)
         made[graph_file(name)] = graph_to_json(lookup.graph)
         made[weights_file(name)] = tensor_bytes(lookup.weights)
@@ -134,7 +134,7 @@ def write_caches(
 
 
 class Read(Protocol):
-    """Reads weights: arrays where a network is `stored` as OpenVINO reads it, else tensors."""
+    """Reads weights: arrays if a network is `stored` as OpenVINO files, else tensors."""
 
     def __call__(self, directory: ModelDirectory, name: str, *, stored: bool) -> Mapping[str, Any]:
         """Return all weights in a file."""
@@ -150,12 +150,12 @@ def read_lookup(
 ) -> LookupFiles:
     """Return the files of the learned cache of this name, for a model on `backend`; `read` reads its weights.
 
-    Raises `RepositoryError` if they make no learned cache.
+    Raises `RepositoryError` if they do not form a learned cache.
     """
     by_openvino = BACKENDS[backend].has_files
     graph = read_graph_file(directory, graph_file(name), known=anything if by_openvino else resolve)
     if len(graph.inputs) != 1 or [output for output, _ in graph.outputs] != [FEATURES]:
-        raise RepositoryError(f"{directory.path / graph_file(name)} is no learned cache: build the caches again")
+        raise RepositoryError(f"{directory.path / graph_file(name)} is not a learned cache: build the caches again")
     head = read_head(directory, head_file(name))
     if graph.output_specs()[0].shape != (head.width,):
         raise RepositoryError(f"{directory.path / head_file(name)} takes other features: build the caches again")
@@ -168,11 +168,13 @@ def read_lookup(
 
 
 def read_head(directory: ModelDirectory, name: str) -> Head:
-    """Return the head in this file; raises `RepositoryError` if there is none in it."""
+    """Return the head in this file; raises `RepositoryError` if it holds none."""
     try:
         return Head.from_tensors(read_arrays(directory, name))
     except ValueError as error:
-        raise RepositoryError(f"{directory.path / name} is no head of a lookup ({error}): build it again") from None
+        raise RepositoryError(
+            f"{directory.path / name} is not the head of a lookup ({error}): build it again"
+        ) from None
 
 
 def read_rows(directory: ModelDirectory, name: str) -> Rows | None:

@@ -65,7 +65,7 @@ class PredictorTraining:
         self._half = has_bfloat16()
 
     def learn(self, on_progress: Callable[[float], None] = lambda share: None) -> None:
-        """Train to the end; `tell` is called after each batch with the share that is done."""
+        """Train to the end; `on_progress` is called after each batch with the share that is done."""
         self.predictor.train()
         for number, stretch in enumerate(self._order):
             generator = torch.Generator().manual_seed(self._seed + number)
@@ -136,7 +136,7 @@ def distillation_loss(
 ) -> Tensor:
     """Return the loss of Hinton et al. 2015: the base model's softened distribution and the true classes.
 
-    Without labels the base model's own answers stand for them. `share` is the weight of the distribution, which is
+    Without labels the base model's own answers replace them. `share` is the weight of the distribution, which is
     softened by `temperature`.
     """
     soft = functional.kl_div(
@@ -149,7 +149,7 @@ def distillation_loss(
 
 
 def selector_steps(presentations: int) -> int:
-    """Return the steps of a selector whose predictor sees this many rows: a short training is short as a whole."""
+    """Return the steps of a selector whose predictor sees this many rows: if its training is short, so is this one."""
     fewest, most = SELECTOR_STEPS
     return max(fewest, min(most, presentations // PRESENTATIONS_A_STEP))
 

@@ -1,8 +1,8 @@
 """Embeddings in less than full precision: whether their vectors stay within the declared distance.
 
-No learned caches stand in such a model. Its vectors follow from its last block: behind the fifth of the six blocks of
-all-MiniLM-L6-v2 predictors come within a cosine of 0.99 for 2 texts in 1,000 (`python -m research vectors`). What is
-cheaper is the whole network in fewer bits, and nobody but the user knows how far a vector may move.
+Such models have no learned caches. Their vectors follow from the last block: after the fifth of the six blocks of
+all-MiniLM-L6-v2 predictors come within a cosine of 0.99 for 2 texts in 1,000 (`python -m research vectors`). The
+cheaper way is the whole network in fewer bits, and only the user knows how far a vector may move.
 """
 
 from collections.abc import Sequence
@@ -33,15 +33,15 @@ MOST_TEXTS = 2_000  # among which neighbors are sought
 ROUNDS = 9  # of both networks on one row
 TIMED = 21  # rows of lengths over the whole range, on which both networks are timed
 DECLARE = (
-    f"nobody but you knows how far its vectors may move: declare it (--fidelity {OF_VECTORS}: 97 % of them within a "
-    "cosine of 0.99 of the full network's), and it is computed in fewer bits where data shows it and it is quicker"
+    f"only you know how far its vectors may move: declare it (--fidelity {OF_VECTORS}: 97 % of them within a cosine "
+    "of 0.99 of the full network's), and it is computed in fewer bits if data shows that they stay and it is faster"
 )
 
 
 def check_vectors(spec: ModelSpec) -> None:
-    """Raise `ConfigError` for a model whose answer is no vector: one output `(B, D) float32`."""
+    """Raise `ConfigError` unless a model answers with vectors: one output `(B, D) float32`."""
     if [(out.dtype, len(out.shape)) for out in spec.outputs] != [("float32", 1)] or spec.outputs[0].shape[0] < 2:
-        raise ConfigError(f"{spec.name} does not answer with one vector of float32 a row: a cosine is of vectors")
+        raise ConfigError(f"{spec.name} does not answer with one float32 vector a row: a cosine is defined for vectors")
 
 
 def certify(
@@ -49,8 +49,8 @@ def certify(
 ) -> tuple[ModelDirectory, Nearness | None]:
     """Compare the vectors of a model with those in full precision, and write what the samples show if that is enough.
 
-    Returns the directory as it then is; None where the model computes in full precision, which needs no showing.
-    Raises `ConfigError` for samples that the model does not take, too few of them, and a model without vectors.
+    Returns the directory as it then is; None if the model computes in full precision, for which nothing has to be
+    shown. Raises `ConfigError` for samples that the model does not take, too few of them, and a model without vectors.
     """
     if fidelity.cosine is None:
         raise ConfigError(f"{directory.path.parent.name} answers with vectors: {DECLARE}")
@@ -63,10 +63,12 @@ def certify(
     rows = held_out.ordered(program.spec.inputs, program.spec.dims)
     if not promise.can_show(len(rows)):
         raise ConfigError(promise.not_shown(len(rows)))
-    full = load_program(directory, threads=threads, backend=exact_backends()[-1])  # the last one is the quickest
+    full = load_program(directory, threads=threads, backend=exact_backends()[-1])  # the last one is the fastest
     vectors, wanted = (check_answers(vectors_of(each, rows)) for each in (program, full))
     cosines = cosines_of(vectors, wanted)
-    if rows.lengths is not None and not program.spec.one_size:  # a server answers some alone and some so: either counts
+    if (
+        rows.lengths is not None and not program.spec.one_size
+    ):  # a server answers rows alone and together: the worse counts
         cosines = np.minimum(cosines, cosines_of(check_answers(vectors_together(program, rows)), wanted))
     wrong = int((cosines < fidelity.cosine).sum())
     own, whole = _seconds([program, full], rows)
@@ -88,7 +90,7 @@ def certify(
     return (directory.write_files({NEARNESS: json_bytes(found)}) if found.kept else directory), found
 
 
-def said(near: Nearness) -> str:
+def summary(near: Nearness) -> str:
     """Return the share that was shown, in words."""
     return (
         f"{near.within:.4f} of {near.samples} held-out samples within a cosine of {near.cosine:g} of the full "
@@ -100,7 +102,7 @@ def said(near: Nearness) -> str:
 def rows_of(near: Nearness) -> list[tuple[str, str]]:
     """Return label and text of each line of the report."""
     return [
-        ("fidelity", said(near)),
+        ("fidelity", summary(near)),
         ("cosines", f"{near.mean:.5f} in the mean, {near.least:.4f} at the least"),
         (
             f"recall@{NEAREST}",
@@ -125,7 +127,7 @@ def vectors_of(program: Program, samples: Samples) -> Tensor:
 
 
 def vectors_together(program: Program, samples: Samples) -> Tensor:
-    """Return the answers `(N, D) float32` to samples of any length, in batches that are filled up to the longest."""
+    """Return the answers `(N, D) float32` to samples of any length, in batches padded to the longest."""
     assert isinstance(samples.inputs, tuple)
     assert samples.lengths is not None
     found = list[Tensor]()
@@ -141,13 +143,13 @@ def vectors_together(program: Program, samples: Samples) -> Tensor:
 
 
 def cosines_of(vectors: Tensor, others: Tensor) -> NDArray[np.float64]:
-    """Return the cosine `(N,)` of the angle between each two vectors; 0 where one of them is nothing."""
+    """Return the cosine `(N,)` of the angle between each pair of vectors; 0 if one of them is 0."""
     found: NDArray[np.float64] = functional.cosine_similarity(vectors.double(), others.double(), dim=1).numpy()
     return found
 
 
 def recall(vectors: Tensor, others: Tensor, most: int = NEAREST) -> float:
-    """Return which share of the `most` nearest neighbors by cosine, `(N, D)` each, are the same by both vectors."""
+    """Return the share of the `most` nearest neighbors by cosine that both sets of vectors, `(N, D)`, agree on."""
     count = min(most, len(vectors) - 1)
     if count < 1:
         return 1.0

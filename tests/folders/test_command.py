@@ -65,7 +65,7 @@ def test_a_folder_is_built_with_learned_caches_and_listed(folder: Path, tmp_path
         (["--dim", "H=1..8"], "--dim H: what varies in the inputs"),
         (["--fidelity", "cosine:0.99@0.97", "--data", "rows.csv"], "a cosine is promised only for embeddings, and "),
         (["--task", "embed", "--fidelity", "cosine:0.99@0.97"], "a cosine is tested on texts like those to come"),
-        (["--fidelity", "top3@0.97"], "That the order of a list stays cannot be promised"),
+        (["--fidelity", "top3@0.97"], "The order of a list cannot be promised"),
         (["--data", "rows.xlsx"], "give a table of texts"),
     ],
 )

@@ -77,7 +77,7 @@ def test_the_report_tells_every_boundary_and_the_promise(built: Built) -> None:
     text = dict(built.report.rows())
     labels = [label for label, _ in built.report.rows()]
     assert labels.count("before the network") == 2  # an able one, and a quick one for adaptation
-    assert sum(label.startswith("behind stage") for label in labels) == len(built.report.tried) - 2
+    assert sum(label.startswith("after stage") for label in labels) == len(built.report.tried) - 2
     assert "times less" in text["expected latency"]
     assert "target 0.9" in text["fidelity"]
     assert f"at least {built.report.caches.lower:.4f} over the next 2,000 answers" in text["fidelity"]
@@ -275,7 +275,7 @@ def test_calibrating_again_without_labels_leaves_it(built: Built, tmp_path: Path
 @pytest.mark.parametrize("wrong", [Accuracy(1.5, 10), Accuracy(-0.1, 10), Accuracy(0.5, 0)])
 def test_a_share_without_sense_is_refused(built: Built, tmp_path: Path, wrong: Accuracy) -> None:
     directory = without_accuracy(built.directory, tmp_path).write_files({ACCURACY: msgspec.json.encode(wrong)})
-    with pytest.raises(RepositoryError, match=r"accuracy\.json has .*, which is no share: build the model again"):
+    with pytest.raises(RepositoryError, match=r"accuracy\.json has .*, which is not a share: build the model again"):
         read_accuracy(directory)
 
 

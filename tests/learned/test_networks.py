@@ -91,7 +91,7 @@ def test_a_head_may_have_a_hidden_layer_beside() -> None:
     np.testing.assert_allclose(HeadFunction(given)(features)[0], wanted, rtol=1e-4, atol=1e-5)
     again = Head.from_tensors(given.tensors())
     np.testing.assert_array_equal(again.beside_answer, beside[2])
-    with pytest.raises(ValueError, match="make no head"):
+    with pytest.raises(ValueError, match="do not form a head"):
         Head.from_tensors({**given.tensors(), "beside_bias": np.zeros(4, np.float32)})
 
 

@@ -94,7 +94,7 @@ def test_a_fidelity_is_a_share_of_answers_or_of_vectors_within_a_cosine(text: st
 
 @pytest.mark.parametrize("text", ["", "much", "cosine:0.99", "cosine:0.99@", "0.99@0.97", "dot:0.9@0.9", "top3@0.97"])
 def test_what_is_no_fidelity_is_refused_with_what_to_write(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"as 0\.97, or of vectors within a cosine, as cosine:0\.99@0\.97"):
+    with pytest.raises(ConfigError, match=r"such as 0\.97, or of vectors within a cosine, such as cosine:0\.99@0\.97"):
         Fidelity.read(text)
 
 

@@ -178,7 +178,7 @@ def test_bad_rows_and_models_without_vectors_are_refused(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="no samples"):
         certify(directory, Samples((ROWS[:0],)), ASKED, PROMISE)
     number = built(tmp_path / "one", "eager", nn.Sequential(nn.Linear(64, 1)))
-    with pytest.raises(ConfigError, match="a cosine is of vectors"):
+    with pytest.raises(ConfigError, match="a cosine is defined for vectors"):
         certify(number, Samples((ROWS,)), ASKED, PROMISE)
 
 

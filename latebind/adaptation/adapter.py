@@ -49,13 +49,13 @@ logger = logging.getLogger(__name__)
 
 # at least, for all answers: between two changes of the traffic several versions are made, and each may be wrong
 LASTING = 0.999
-UNSEEN = 30  # answers, as many as which count besides those heard: of the classes that did not come yet
+UNSEEN = 30  # answers that are counted besides those heard, for the classes that have not come yet
 
 
 WAITING = 512  # sampled requests that may wait to show, and as many to teach; newer ones are not taken
 AT_ONCE = 8  # of them run as one batch
-SINCE_ALARM = 40  # samples that are kept when fidelity fell: the newest show what came
-SINCE_MOVED = 5  # samples that came between a change of classes and its being noticed
+SINCE_ALARM = 40  # samples that are kept when fidelity fell: the newest show what has come
+SINCE_MOVED = 5  # samples that come before a change of classes is noticed
 
 FIDELITY_DIGITS = 6  # of promised ones, which come as float32
 
@@ -63,12 +63,11 @@ Sampled = tuple[int, Answered]  # a sampled request, and which answer of the mod
 
 
 class Adapter:
-    """All that is known of one model: what waits, windows, versions and controller. One thread calls its methods.
+    """Everything known about one model: waiting samples, windows, versions, controller. One thread calls its methods.
 
     `see` takes long, and so does the call that `lesson` returns, which may run in another thread. Raises `ConfigError`
-    where there is nothing to adapt, or too much, and `RepositoryError`. `wanted` is the version that the service before
-    wanted, if there was one: where that had stopped exits, which may have been for this server alone, they stay
-    stopped.
+    if there is nothing to adapt, or too much, and `RepositoryError`. `wanted` is the version that the previous service
+    wanted, if there was one: if it had stopped exits, perhaps for this server alone, they stay stopped.
 
     With a `floor` under 1, each level of the operating curve down to it is watched, and versions have thresholds for
     each of them.
@@ -100,8 +99,8 @@ class Adapter:
             )
         if self.coarse and held_out.end is None:
             raise ConfigError(
-                f"{self.spec.name} runs on {self._program.backend}, and what was kept of its data does not say how "
-                "often that answers as in full precision: run `latebind calibrate` for this backend first"
+                f"{self.spec.name} runs on {self._program.backend}, and its stored data does not say how often that "
+                "answers as in full precision: run `latebind calibrate` for this backend first"
             )
         functions = load_functions(directory, at_hand, backend=self._program.backend, threads=threads)
         self._at_hand = {one.name: one for one in at_hand}
@@ -124,17 +123,17 @@ class Adapter:
         self.folder = versions_folder(directory.path, config.folder)
         self.versions = Versions(self.folder, directory)
         self._lesson = 0
-        self._learned = self._heads  # what lessons go on from where `build` does not speak for the traffic
+        self._learned = self._heads  # where lessons start if what `build` kept does not represent the traffic
         self._since = -np.inf  # when the traffic changed
-        self._doubt = False  # whether an alarm said so
+        self._doubt = False  # whether an alarm reported it
         self._familiar: Familiar | None = None  # what samples looked like at the last lesson
         name = wanted if wanted == FULL_DEPTH else self.versions.first()[0]
         levels = levels_down_to(caches, floor)
         self._levels = levels[1:]  # below the whole network, which promises the most
         self._most = levels[0].target if levels else 1.0
-        # Whether some may be dropped at the last level.
+        # Whether requests may be dropped at the last level.
         self._overload = overload([level.target for level in levels]) is not None
-        self._last = deque[bool](maxlen=COMPARED)  # with levels, whether answers compared were the same
+        self._last = deque[bool](maxlen=COMPARED)  # with levels, whether the answers compared were equal
         self._promised = [round(level.target, FIDELITY_DIGITS) for level in self._levels]
         # With levels, the version wanted: its name, its heads, and its thresholds by level below the whole network.
         self._in_use: tuple[str, Mapping[str, Head], Sequence[Mapping[str, float]]] = "", {}, ()
@@ -142,7 +141,7 @@ class Adapter:
         self.controller = self._controller(name, wanted if down_to(wanted)[0] == name else name)
         self._to_compare, self._to_teach = deque[Sampled](), deque[Sampled]()
         self.due: Retrain | None = None  # a lesson that is to come
-        # what the folder said last: the choice of the leader, or of an operator, for all servers that share it
+        # the folder's last known choice, by the leader or an operator, for all servers that share it
         self.seen = self.versions.current()
         self.lead = Leadership(self.folder)
         self.leads = False
@@ -171,13 +170,13 @@ class Adapter:
     def _shows(self, wrong: int, rows: int, fidelity: float) -> bool:
         """Return whether samples that have come since an alarm show the fidelity.
 
-        It is asked at ever larger numbers of them, so with the confidence of versions, of which several are made too.
+        It is called for ever larger numbers of them, so with the confidence of versions, of which several are made too.
         """
         promise = replace(self._promise, fidelity=fidelity, confidence=self._promise.lasting)
         return promise.lower_bound(wrong, rows) >= fidelity
 
     def take(self, answered: Answered) -> list[Decision]:
-        """Take in one answer; where it was sampled it waits to be looked at, unless too many do."""
+        """Take in one answer; if it was sampled, it is queued, unless the queue is full."""
         decisions = self.controller.answered(answered.answer)
         if answered.draw is not None:
             waiting = self._to_compare if answered.draw.shows else self._to_teach
@@ -187,16 +186,16 @@ class Adapter:
 
     @property
     def waiting(self) -> tuple[int, int]:
-        """How many wait to be compared, for a version in use may err, and how many to be learned from."""
+        """How many wait to be compared, which is urgent because a version in use may err, and how many to teach."""
         return len(self._to_compare), len(self._to_teach)
 
     def batch(self) -> list[Sampled]:
-        """Return those whose turn it is to be seen; first those that are compared."""
+        """Return the next samples to look at; those to be compared come first."""
         waiting = self._to_compare or self._to_teach
         return [waiting.popleft() for _ in range(min(AT_ONCE, len(waiting)))]
 
     def status(self) -> Status:
-        """Return the figures of now."""
+        """Return the current figures."""
         controller, name = self.controller, self.spec.name
         if isinstance(controller, Levels):
             counted = (self.sampled, self.retrained, self.refused, controller.alarms)
@@ -210,10 +209,10 @@ class Adapter:
         return Status(name, *counted, *bounded(controller.last), controller.target)
 
     def see(self, sampled: Sequence[Sampled]) -> list[Decision]:
-        """Find out what lookups see of sampled requests and keep it; compare those that show and return what follows.
+        """Compute what lookups see of sampled requests and keep it; compare those that show and return the decisions.
 
-        Only those that left early are run through the network; of the others the frontend has sent its output. Where
-        the network is not the base model, all are run through both.
+        Only those that left early are run through the network; for the others the frontend has sent its output. If the
+        network is not the base model, all are run through both.
         """
         decisions = []
         known = [bool(one.end) and not self.coarse for _, one in sampled]
@@ -233,7 +232,7 @@ class Adapter:
         return decisions
 
     def look(self, samples: Samples) -> Observed:
-        """Return what lookups and base model make of rows, whose inputs are a tuple; nothing is kept."""
+        """Return what lookups and base model answer to rows, whose inputs are a tuple; nothing is kept."""
         with torch.inference_mode():
             return observe(self._program, samples, list(self._lookups.values()), base=self._base)
 
@@ -242,15 +241,15 @@ class Adapter:
         return {name: (head, self._thresholds.get(name, np.inf)) for name, head in self._heads.items()}
 
     def moved(self, last: int = SINCE_MOVED) -> None:
-        """Other classes come: the `last` samples and those to come show more than those before."""
+        """Other classes come: the `last` samples and later ones show more than earlier ones."""
         recent = self.shown.recent()
         self._since = float(recent.times[-last:][0]) if recent is not None else time.monotonic()
 
     def alarmed(self, last: int = SINCE_ALARM) -> None:
-        """All samples but the `last` are in doubt, until much has been compared; what `build` kept shows nothing more.
+        """All samples but the `last` are in doubt, until many were compared; what `build` kept shows nothing any more.
 
-        The samples of before show a version only beside new ones: if the alarm was chance, or of one scene before a
-        camera, they are still true, and without them it takes hundreds of requests until anything is shown.
+        Earlier samples show a version only together with new ones: if the alarm was chance, or due to one scene of a
+        camera, they are still valid, and without them it takes hundreds of requests until anything is shown.
         """
         self.moved(last)
         self.trusted, self._doubt = False, True
@@ -260,7 +259,7 @@ class Adapter:
     def lesson(self, asked: Retrain) -> Callable[[], Version | None]:
         """Return a call that makes and publishes a version for the classes that come now; None if none can be shown.
 
-        All that it needs of what goes on changing is read before it begins.
+        Everything it needs that may change meanwhile is read before it begins.
         """
         if asked.moved:
             self.moved()
@@ -296,10 +295,10 @@ class Adapter:
         doubt: bool,
         since: float,
     ) -> Version | None:
-        """Make a version for these shares of classes, of so many answers.
+        """Make a version for these shares of classes, taken from `heard` answers.
 
-        While what `build` kept speaks for the traffic, so does its choice of lookups, whose heads are shifted to these
-        shares. Elsewhere all at hand are tried, and learn; lessons go on from each other.
+        While what `build` kept represents the traffic, its choice of lookups does too, and their heads are shifted to
+        these shares. Otherwise all lookups at hand are tried, and learn; each lesson starts from the last.
         """
         trusted = self.trusted
         if shown is not None:
@@ -326,10 +325,10 @@ class Adapter:
         return self.versions.publish(version, {lookup: made[lookup] for lookup in version.thresholds}, known=known)
 
     def _expected(self, mix: Mapping[int, float], heard: int, before: Rows) -> dict[int, float]:
-        """Return the shares of classes to be ready for: those that come, and a little of those that came `before`.
+        """Return the shares of classes to be ready for: the current ones, and a little of those that came `before`.
 
-        A hundred answers of one class do not say that no other comes, and heads taught for that class alone take all
-        others for it, surely.
+        A hundred answers of one class do not mean that no other comes, and heads taught for that class alone are sure
+        to take all others for it.
         """
         shares = torch.bincount(before.classes) / len(before.classes)
         little = UNSEEN / (heard + UNSEEN)
@@ -344,7 +343,7 @@ class Adapter:
         if name == FULL_DEPTH:
             return None
         version = self.versions.version(name)
-        if self._levels and not version.levels:  # it was made without a floor
+        if self._levels and not version.levels:  # made without a floor
             target = VersionLevel(self._promise.fidelity, version.lower, version.thresholds, version.wrong)
             return replace(version, levels=(target,))
         return version
@@ -371,7 +370,7 @@ class Adapter:
         decisions = []
         for place, ((at, one), base) in enumerate(zip(sampled, classes.tolist(), strict=True)):
             if one.draw is None or not usable[place]:
-                continue  # a client's NaN would be in every lesson to come, and has no class to be compared by
+                continue  # a client's NaN would spoil every later lesson, and has no class to compare
             of_lookups = {name: part[place].bfloat16() for name, part in zip(self._lookups, features, strict=True)}
             kept, look = answers[place].bfloat16(), seen[place].clone()
             own = None if end is None else bool(end[place])
@@ -392,7 +391,7 @@ class Adapter:
     def _would(
         self, features: tuple[Tensor, ...], answers: Tensor, lengths: Tensor | None, end: NDArray[np.bool_] | None
     ) -> list[NDArray[np.bool_]]:
-        """Return for each level which rows it would answer as the base model, `(N,) bool`, with the version wanted."""
+        """Return by level which rows it would answer like the base model, `(N,) bool`, with the wanted version."""
         if not self._levels:
             return []
         heads, of_levels = self._used()
@@ -405,7 +404,7 @@ class Adapter:
         return found
 
     def _used(self) -> tuple[Mapping[str, Head], Sequence[Mapping[str, float]]]:
-        """Return the heads of the version that is wanted, and its thresholds by level below the whole network.
+        """Return the heads of the wanted version, and its thresholds by level below the whole network.
 
         A version that can no longer be read counts as the whole network: the engine continues with what it has.
         """
@@ -440,9 +439,9 @@ class Adapter:
         return Version(BUILT, *tables(thresholds), current=len(self._held_out.classes), levels=tuple(levels))
 
     def _costs_of(self, names: Iterable[str]) -> Costs:
-        """Return seconds at batch 1 where these lookups are asked, in their order.
+        """Return seconds at batch 1 with these lookups, in their order.
 
-        Where rows differ in length, they are means over those that came lately, or, before any came, that `build` kept.
+        If rows differ in length, they are means over recent rows, or, before any came, over those that `build` kept.
         """
         lookups, grids = [self._at_hand[name] for name in names], self._program.costs.stages
         recent = self.shown.recent()

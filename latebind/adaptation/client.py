@@ -1,4 +1,4 @@
-"""The frontend's end of the adaptation service: starts it, sends it answers, has the engine use its versions.
+"""The frontend's end of the adaptation service: starts it, sends it answers, passes its versions to the engine.
 
 `Following` keeps a service running: another is started when one dies, or when other models are served.
 """
@@ -42,17 +42,17 @@ from latebind.server.gateway import AdaptationFigures, Answer, Array
 
 logger = logging.getLogger(__name__)
 
-PROCESS, NAME = "latebind.adaptation.process", "latebind-adapt"  # its module, and what `top` calls it
+PROCESS, NAME = "latebind.adaptation.process", "latebind-adapt"  # its module, and its name in `top`
 PATIENCE = 10.0  # seconds that serving waits for the service
 STOP_SECONDS = 20.0
 MOST_WAITING = 1 << 22  # bytes that the service has not read; above it nothing is sampled
-GATHER_SECONDS = 0.01  # that answers are gathered before they are sent, so that the service wakes less often
-NOT_YET = "no adaptation service has started yet: nobody watches fidelity"
-PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until one that has died is followed by another: twice as many each time
+GATHER_SECONDS = 0.01  # for which answers are gathered before they are sent, so that the service wakes less often
+NOT_YET = "no adaptation service has started yet: fidelity is not watched"
+PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds until a service that has died is replaced: twice as many each time
 
 
 class NothingToFollow(ConfigError):
-    """No model that is served has learned caches that can be adapted."""
+    """No served model has learned caches that can be adapted."""
 
 
 class AdaptationClient:
@@ -60,7 +60,7 @@ class AdaptationClient:
 
     def __init__(self, models: Sequence[ModelSpec], share: float, process: Forked, in_use: Engines) -> None:
         self.statuses: dict[str, Status] = {}
-        self.ended: asyncio.Task[None] | None = None  # done once the service has ended, whyever
+        self.ended: asyncio.Task[None] | None = None  # done once the service has ended, for whatever reason
         self._models = {
             spec.name: (number, spec, Sampler(share, Random(number).random), False)
             for number, spec in enumerate(models)
@@ -76,8 +76,8 @@ class AdaptationClient:
     ) -> Self:
         """Start the service for `models`, in the order of the directories.
 
-        Those that it cannot follow are served as they were built; raises `NothingToFollow` where that is all of them,
-        `ConfigError` if it cannot start.
+        Those that it cannot follow are served as built; raises `NothingToFollow` if it can follow none, `ConfigError`
+        if it cannot start.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -85,7 +85,7 @@ class AdaptationClient:
         client = cls(models, order.config.sample, process, in_use)
         wanted = {path: in_use.wanted(spec.name) for path, spec in zip(order.directories, models, strict=False)}
         reader, client._writer = await asyncio.open_connection(sock=ours)
-        client._tell(msgspec.structs.replace(order, wanted=wanted))
+        client._gather(msgspec.structs.replace(order, wanted=wanted))
         try:
             started = await _next(reader)
             if not isinstance(started, Started):
@@ -100,7 +100,7 @@ class AdaptationClient:
         return client
 
     def _follow(self, started: Started) -> None:
-        """Count the models on that the service follows, as it does."""
+        """Number the models that the service follows, as it does."""
         followed = []
         for number, spec, sampler, _ in self._models.values():
             if (why := started.left_out.get(number)) is not None:
@@ -129,15 +129,15 @@ class AdaptationClient:
                 sizes = _sizes(spec, {tensor.name: rows[tensor.name][place].shape for tensor in spec.inputs})
                 data = b"".join(rows[tensor.name][place].tobytes() for tensor in spec.inputs)
                 end = b"" if again else np.ascontiguousarray(row).tobytes()
-            self._tell(Answered(number, int(row.argmax()), version, draw, data, end, sizes, promised))
+            self._gather(Answered(number, int(row.argmax()), version, draw, data, end, sizes, promised))
 
     def unusable(self, model: str, version: str) -> None:
-        """Report that the engine cannot use a version that it was to use."""
+        """Report that the engine cannot use a version that it should use."""
         if model in self._models:
-            self._tell(Unusable(self._models[model][0], number_of(version)))
+            self._gather(Unusable(self._models[model][0], number_of(version)))
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
-        """Return what the service last told, by model."""
+        """Return the service's last report, by model."""
         found = {}
         for name, status in self.statuses.items():
             figures = {**msgspec.to_builtins(status), "version": self._in_use.used(name)}
@@ -151,11 +151,11 @@ class AdaptationClient:
             self.ended.cancel()
             await asyncio.wait({self.ended})
         if self._writer is not None:
-            self._writer.close()  # uvloop closes the descriptor of what is garbage twice: somebody else's by then
+            self._writer.close()  # uvloop closes a garbage object's descriptor twice, and it may be reused by then
         self._process.kill()
         await asyncio.to_thread(self._process.end, STOP_SECONDS)
 
-    def _tell(self, message: ToService) -> None:
+    def _gather(self, message: ToService) -> None:
         if not self._gathered:  # the first since they were last sent
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._send)
         body = encoded(message)
@@ -167,7 +167,7 @@ class AdaptationClient:
         self._gathered.clear()
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
-        """Carry out what the service wants until it ends; without it, serving goes on as it is."""
+        """Carry out what the service asks for until it ends; serving goes on without it."""
         while (message := await _next(reader)) is not None:
             if isinstance(message, Status):
                 self.statuses[message.model] = message
@@ -211,9 +211,9 @@ class Followed:
 
 
 class Following:
-    """An observer that outlives its service. `find` says what is to be followed now, None for nothing.
+    """An observer that outlives its service. `find` returns what is to be followed now, None for nothing.
 
-    Begin with `begin`, say `look` when what is served may be another, end with `close`.
+    Call `begin` first, `look` when the served models may have changed, and `close` at the end.
     """
 
     def __init__(self, find: Callable[[], Followed | None], in_use: Engines, forks: ForkServer) -> None:
@@ -225,7 +225,7 @@ class Following:
         self._keeping: asyncio.Task[None] | None = None
 
     def answered(self, spec: ModelSpec, rows: Mapping[str, Sequence[Array]], answer: Answer) -> None:
-        """Report them to the service, if there is one at the moment."""
+        """Report the rows of one call to the service, if one is running."""
         if self._client is not None:
             self._client.answered(spec, rows, answer)
 
@@ -235,18 +235,18 @@ class Following:
             self._client.unusable(model, version)
 
     def figures(self) -> Mapping[str, AdaptationFigures]:
-        """Return what the service last told, by model."""
+        """Return the service's last report, by model."""
         return {} if self._client is None else self._client.figures()
 
     def unwatched(self) -> str:
-        """Return why nobody watches what is to be followed; "" where a service does."""
+        """Return why the models are not watched; "" if a service watches them."""
         return self._unwatched
 
     async def begin(self, patience: float) -> None:
-        """Have the service follow what is there, and wait for that, but not longer than `patience` seconds.
+        """Start following, and wait until the service has started, but not longer than `patience` seconds.
 
-        It runs only on what others leave of the cores, so on a busy machine it may take minutes to start. Raises
-        `ConfigError` where it does not start, and that is known by then.
+        It runs only when a core is idle, so on a busy machine it may take minutes to start. Raises `ConfigError` if it
+        is known by then that it does not start.
         """
         first = asyncio.get_running_loop().create_future()
         self._keeping = asyncio.create_task(self._keep(first))
@@ -258,7 +258,7 @@ class Following:
             logger.warning("learned caches are not followed yet: no core is idle for the adaptation service to start")
 
     def look(self) -> None:
-        """Check whether the models have changed; if so, nothing is sent until there is a service that knows them."""
+        """Check whether the models have changed; if so, nothing is sent until a service knows them."""
         if self._find() != self._followed:
             self._client = None
             self._changed.set()
@@ -270,7 +270,7 @@ class Following:
             await asyncio.wait({self._keeping})
 
     async def _keep(self, first: asyncio.Future[None]) -> None:
-        """Keep a service that follows what is there; `first` hears what came of the first try."""
+        """Keep a service running that follows what is served; `first` gets the result of the first try."""
         pause = PAUSE
         while True:
             self._changed.clear()
@@ -291,7 +291,7 @@ class Following:
                 await asyncio.sleep(pause)
 
     async def _follow(self, followed: Followed | None, first: asyncio.Future[None]) -> str:
-        """Follow these models until others are to be followed; return as soon as the service has died, and say so."""
+        """Follow these models until others are served, and return ""; or until the service dies, and return that."""
         client, ended = None, set[asyncio.Task[None]]()
         try:
             if followed is not None:
@@ -321,7 +321,7 @@ class Following:
 
 
 async def start_beside(engines: Engines, settings: ServeConfig, forks: ForkServer) -> Following | None:
-    """Start the service beside engines that serve, if it is wanted; it follows what they serve. Close it at the end."""
+    """Start the service for these engines, if it is wanted; it follows what they serve. Close it at the end."""
     if not settings.adaptation.on:
         return None
     check_adaptation(settings.adaptation)

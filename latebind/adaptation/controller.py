@@ -1,7 +1,7 @@
 """Decides which version of a model's learned caches is in use, and when to make a new one. Pure: takes no action.
 
-A version is shown for the mix of classes that it was made for. What it gets wrong is known by class, so what it would
-get wrong on the classes that come now is known as soon as they come; a version for which that is too much is left.
+A version is shown for the mix of classes that it was made for. Its errors are known by class, so its errors on the
+classes that come now are known as soon as these come; a version with too many is left.
 """
 
 from collections import Counter, deque
@@ -12,47 +12,47 @@ from math import inf
 MEMORY = 100  # answers: few enough that a change shows at once, enough that a share of a third stands out
 LONG_MEMORY = 2_000  # answers
 LOOK_EVERY = 10  # answers
-CAUTION = 0.9  # of the errors allowed, that a version must be expected to stay below before it is taken up again
+CAUTION = 0.9  # share of the errors allowed below which a version must be expected to stay before it is used again
 REMEMBERED = 20  # versions
 COMPARED = 500  # the last comparisons, of which the reported fidelity is the mean
-# Changes within `LONG_MEMORY` answers, from which on the mix of all of those counts: before a camera classes change
-# every few dozen frames, and each change called for a version that was out of date when it came (a clip of bottles
-# gained 1.5 times with this, 0.96 without).
+# Changes within `LONG_MEMORY` answers, from which the mix of all of those counts: before a camera classes change every
+# few dozen frames, and each change called for a version that was out of date when it came (a clip of bottles gained
+# 1.5 times with this, 0.96 without).
 RESTLESS = 3
 MOVED = 0.25  # of all answers, by which the share of one class must change to call for another version
 FIRST_LESSON, GROWTH = 100, 1.5  # answers after a change until the first retraining, then times as many each,
-MOST_APART = 2_000  # but no more than so many between two
+MOST_APART = 2_000  # but no more than this between two
 BUILT, FULL_DEPTH = "built", "none"  # the version that `build` made; the one without lookups
 NUMBERS = {BUILT: 0, FULL_DEPTH: -1}
 SHOWN = "it was shown on the newest samples"
-QUICKER = "it is quicker than what could be shown on the newest samples"
-UNFAMILIAR = "it was shown on what `build` kept, which looks otherwise"
+QUICKER = "it is faster than what could be shown on the newest samples"
+UNFAMILIAR = "it was shown on what `build` kept, which looks different"
 FELL, CHANGED = "fidelity fell under its target", "inputs came to look different"
 SHIFTED = "more inputs than usual look strange"
 
 PATIENCE = 4_000.0  # samples between two false alarms of a watch
-TIMES_WORSE = (1.5, 2.5, 5.0, 10.0)  # how much worse than allowed each bet takes it to be
-MOST_WORSE = 0.7  # the most that a bet may suppose to differ
-# Of the samples may look strange. Where nothing has changed 0.05 to 0.09 do; but before a camera those that do come
-# together, while something passes, and with 0.15 here that was an alarm each time.
+TIMES_WORSE = (1.5, 2.5, 5.0, 10.0)  # how much worse than allowed each bet assumes it to be
+MOST_WORSE = 0.7  # the largest share that a bet may assume to differ
+# Share of the samples that may look strange. If nothing has changed, 0.05 to 0.09 do; but before a camera those that
+# do come together, while something passes, and with 0.15 here that was an alarm each time.
 MOST_STRANGE = 0.5
-# Frames of a camera that follow each other are wrong together. An error so soon behind another says nothing new, once
-# there are enough comparisons: before that, what looked right may be wrong altogether, and every answer counts.
-# (Without this a scene of errors was an alarm, after which the network ran whole for 500 to 600 frames.)
+# Successive frames of a camera are wrong together. An error so soon after another says nothing new, once there are
+# enough comparisons: before that, what looked right may be entirely wrong, and every answer counts. (Without this a
+# scene of errors was an alarm, after which the network ran whole for 500 to 600 frames.)
 ERRORS_APART, ESTABLISHED = 20, 800  # answers; comparisons since the last alarm
 NEWEST_GAP = 1 / 50  # weight of the newest in the mean number of answers between two comparisons
 LOOKS_APART = 6  # answers between two looks that count: what passes a camera is there for a few dozen frames
-# So many may look strange before another version is called for, with exits on meanwhile. It hears 20 of 20 pictures
-# that become brighter by 1.5 standard deviations, where alarms hear 17. Looks further apart bear a smaller share: 0.1
-# at 6 answers was heard up to three times in 20,000 frames of a camera, at 15 not once.
+# Share that may look strange before another version is called for, with exits on meanwhile. This detects 20 of 20
+# pictures that become brighter by 1.5 standard deviations, where alarms detect 17. Looks further apart allow a smaller
+# share: 0.1 at 6 answers was exceeded up to three times in 20,000 frames of a camera, at 15 not once.
 USUALLY_STRANGE, SHIFT_APART = 0.1, 15
 
 
 @dataclass(frozen=True, slots=True)
 class VersionLevel:
-    """A level of the operating curve as one version has it: what it promises, what was shown, and its thresholds.
+    """A level of the operating curve in one version: what it promises, what was shown, and its thresholds.
 
-    Of each class c of the base model's answers `wrong[c]` is the share answered differently.
+    For each class c of the base model's answers, `wrong[c]` is the share answered differently.
     """
 
     fidelity: float
@@ -63,15 +63,15 @@ class VersionLevel:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of the learned caches, as `versions` keeps it: what it does, and what was shown of it.
+    """One version of the learned caches, as `versions` keeps it: what it does, and what was shown about it.
 
-    Of each class c of the base model's answers `wrong[c]` is the share answered differently, `seconds[c]` the mean at
+    For each class c of the base model's answers, `wrong[c]` is the share answered differently, `seconds[c]` the mean at
     batch 1; `mix` are the shares of classes that it was made for. `current` is how many samples since the traffic
-    changed had a say in it (of `built`, how many it was shown on).
+    changed it rests on (for `built`, how many it was shown on).
 
     `made` is in seconds since the epoch, `base` the sha256 of the caches it belongs to; `thresholds` are by the name of
     a lookup. `lower` bounds its fidelity with `confidence`, on `rows` samples. `levels` are those of the operating
-    curve that were shown, the highest first, all together with the confidence; empty where it was made without a floor.
+    curve that were shown, the highest first, all together with the confidence; empty if it was made without a floor.
     """
 
     name: str = ""
@@ -93,7 +93,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Have the engine use this version from now on."""
+    """The engine is to use this version from now on."""
 
     version: str
     reason: str
@@ -101,7 +101,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Retrain:
-    """Make a new version for the traffic of now.
+    """Make a new version for the current traffic.
 
     `moved`: other classes or inputs come than before. `alarmed`: what was sampled before is in doubt.
     """
@@ -139,11 +139,11 @@ class Mix:
         return {answer: count / len(self._last) for answer, count in self._counts.items()}
 
     def expect(self, values: Sequence[float]) -> float:
-        """Return the mean of a figure that each class has, if classes go on coming like this."""
+        """Return the mean of a figure given for each class, under the current shares of classes."""
         return sum(count * values[answer] for answer, count in self._counts.items()) / max(1, len(self._last))
 
     def distance(self, shares: Mapping[int, float]) -> float:
-        """Return by how much the share of one class differs most from `shares`; 0 before there are enough answers."""
+        """Return the largest difference of a class's share from `shares`; 0 before there are enough answers."""
         if len(self._last) < (self._last.maxlen or 0) // 2:
             return 0.0
         now = self.shares()
@@ -151,13 +151,13 @@ class Mix:
 
 
 class FidelityWatch:
-    """Watches that at most a share `1 - target` of answers differs from the base model's; an alarm where more do.
+    """Watches that at most a share `1 - target` of answers differs from the base model's; an alarm if more do.
 
     It is a Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo 2023, section 4): bets that more than the allowed
     share differ, opened anew with every sample, so a change is found whenever it comes. While the fidelity is at its
-    target or above, alarms are at least `PATIENCE` samples apart in expectation, whatever the traffic. Where it is one
-    `among` several over the same samples, the first alarm of any of them comes no sooner: what they have won together
-    grows by their number with each sample, in expectation, so each needs as many times more for an alarm.
+    target or above, alarms are at least `PATIENCE` samples apart in expectation, whatever the traffic. If it is one
+    `among` several over the same samples, the first alarm of any of them comes no sooner: their total gain grows by
+    their number with each sample, in expectation, so each needs that many times more for an alarm.
     """
 
     def __init__(self, target: float, *, among: int = 1) -> None:
@@ -169,7 +169,7 @@ class FidelityWatch:
         self.thin(0.0)
 
     def thin(self, left_out: float) -> None:
-        """From now on, behind each sample that differs and is added, those of the next `left_out` that differ are not.
+        """From now on, after each differing sample that is added, differing ones among the next `left_out` are not.
 
         So a smaller share of what is added may differ: of independent samples that differ with the allowed probability
         a, a share a / (1 + a (1 - a) left_out). Without this a fall was never noticed once errors were left out.
@@ -180,7 +180,7 @@ class FidelityWatch:
         self._if_same = [(1.0 - worse) / (1.0 - allowed) for worse in supposed]
 
     def add(self, same: bool) -> bool:
-        """Take in one comparison; True is an alarm, after which the watch begins anew."""
+        """Take in one comparison; True is an alarm, after which the watch starts over."""
         pay = self._if_same if same else self._if_differs
         self._wealth = [(wealth + 1.0) * factor for wealth, factor in zip(self._wealth, pay, strict=True)]
         if sum(self._wealth) / len(self._wealth) < self._patience:
@@ -190,7 +190,7 @@ class FidelityWatch:
         return True
 
     def compared(self, same: bool, *, at: int, gap: float, established: bool) -> bool:
-        """Take in the comparison of answer `at`, where so many answers lie between two; see `ERRORS_APART`."""
+        """Take in the comparison of answer `at`; `gap` answers lie between two comparisons; see `ERRORS_APART`."""
         self.thin(ERRORS_APART / max(1.0, gap) if established else 0.0)
         if not same and established and at - self._erred < ERRORS_APART:
             return False
@@ -198,12 +198,12 @@ class FidelityWatch:
         return self.add(same)
 
     def restart(self) -> None:
-        """Forget what was seen: other answers are given from now on."""
+        """Forget what was seen: answers are given differently from now on."""
         self._wealth = [0.0] * len(self._wealth)
 
 
 class Controller:
-    """Decides for one model. Feed it every answer and every comparison, carry out what it returns, in order."""
+    """Decides for one model. Feed it every answer and every comparison, and carry out what it returns, in order."""
 
     def __init__(
         self,
@@ -216,14 +216,14 @@ class Controller:
         among: int = 1,
     ) -> None:
         self.target = target
-        self.wanted = wanted  # what answers were given by, they say themselves
+        self.wanted = wanted  # answers say themselves which version gave them
         self.mix = Mix()
         self._long_mix = Mix(LONG_MEMORY)  # since the traffic changed: what versions are made for
         self._all_mix = Mix(LONG_MEMORY)
         self.watch = FidelityWatch(target, among=among)
         self.looks = FidelityWatch(1.0 - MOST_STRANGE)
         self.shift = FidelityWatch(1.0 - USUALLY_STRANGE)
-        self.last: deque[bool] = deque(maxlen=COMPARED)  # whether answers compared since the last alarm were the same
+        self.last: deque[bool] = deque(maxlen=COMPARED)  # whether the answers compared since the last alarm were equal
         self.total = 0  # answers in all
         self._allowed = 1.0 - target
         self._versions = {full_depth.name: full_depth, **versions}
@@ -231,8 +231,8 @@ class Controller:
         self._trusted = True
         self._answers = 0  # since the traffic changed
         self._moves: deque[int] = deque(maxlen=RESTLESS)  # answers at which the mix had changed
-        # Answers, counted as `total` counts: of the last look, the last look for a shift, the last shift, the last
-        # alarm and the last comparison.
+        # Answers, counted like `total`: of the last look, the last look for a shift, the last shift, the last alarm and
+        # the last comparison.
         self._looked = self._shift_seen = self._shifted = -inf
         self._alarmed, self._compared_at = -1, 0
         self._compared = 0  # since the last alarm, with exits
@@ -264,12 +264,12 @@ class Controller:
     def compared(self, same: bool, *, at: int, strange: bool = False, used: str = "") -> list[Decision]:
         """Take in whether answer `at`, counted from 1, was the base model's, and whether its input looked `strange`.
 
-        It was given by the version `used`, as the engine says; empty: it does not say. Whatever is wanted: where other
-        answers are given than the base model's, there are exits, and too many of them are an alarm. What had been
-        answered when the last alarm came says nothing about what was done then.
+        The engine reports that the version `used` gave it; empty if unknown. Whatever is wanted, answers that differ
+        from the base model's mean that there are exits, and too many of them are an alarm. Answers given before the
+        last alarm say nothing about what was done then.
 
-        Versions that made an alarm are not used again. Where more look strange than usual, but too few for an alarm, a
-        new version is called for.
+        Versions that caused an alarm are not used again. If more inputs look strange than usual, but too few for an
+        alarm, a new version is called for.
         """
         if at <= self._alarmed:
             return []
@@ -286,7 +286,7 @@ class Controller:
             reasons += [CHANGED] if self.looks.add(not strange) else []
         if not exits:
             return []
-        return self._stop(reasons[0]) if reasons else self._heed(strange, at)
+        return self._stop(reasons[0]) if reasons else self._check_shift(strange, at)
 
     def waited(self, now: float, interval: float) -> list[Decision]:
         """Set the time to `now` (seconds); a retraining is due when `interval` has passed since the last."""
@@ -300,11 +300,11 @@ class Controller:
     def learned(self, version: Version | None, now: float, *, trusted: bool = True) -> list[Decision]:
         """A retraining has ended; with a version if one could be shown.
 
-        Once what `build` kept is no longer `trusted`, versions of before are left, for it showed them. The new one is
-        used if it is faster, or was shown on more samples than the last: always to keep the one that looks faster would
-        be to choose the one whose errors were counted too low. Nor is one used that is slower than what `build` made
-        and was shown on fewer samples: while few have come only slow ones can be shown (0.62 left early within the
-        first 2,000 requests of a stream, 0.79 as built). Before a camera the newest is used, which has seen most.
+        Once what `build` kept is no longer `trusted`, earlier versions are left, because they were shown on it. The new
+        one is used if it is faster, or was shown on more samples than the last: always keeping the one that looks
+        faster would choose the one whose errors were underestimated. Nor is one used that is slower than what `build`
+        made and was shown on fewer samples: while few have come only slow ones can be shown (0.62 left early within
+        the first 2,000 requests of a stream, 0.79 as built). Before a camera the newest is used, which has seen most.
         """
         self._learning = False
         self._last_lesson = now
@@ -332,9 +332,9 @@ class Controller:
         return [self._use(version.name, SHOWN)]
 
     def chosen(self, name: str, version: Version | None, *, stopped: bool = False) -> list[Decision]:
-        """An operator, or who leads, wants this version in use (`version`: what it does; None for the whole network).
+        """An operator, or the leader, has chosen this version (`version`: what it does; None for the whole network).
 
-        All others are forgotten; later ones may follow it, unless an operator has `stopped` exits: that stays until
+        All others are forgotten; later ones may replace it, unless an operator has `stopped` exits: that stays until
         something else is chosen.
         """
         self._forget_versions()
@@ -344,7 +344,7 @@ class Controller:
         return [self._use(name, "it was asked for")]
 
     def unusable(self, name: str) -> list[Decision]:
-        """The engine cannot use this version: it is forgotten, and another wanted in its place."""
+        """The engine cannot use this version: it is forgotten, and replaced by another if it was wanted."""
         if name != FULL_DEPTH:
             self._versions.pop(name, None)
         return [] if name != self.wanted else [self._use(self._newest().name, f"version {name} cannot be used")]
@@ -365,7 +365,7 @@ class Controller:
 
     @property
     def restless(self) -> bool:
-        """Whether the mix changes so often that only that of a long time means anything, as before a camera."""
+        """Whether the mix changes so often that only a long-term one means anything, as before a camera."""
         return len(self._moves) == RESTLESS and self._moves[0] > self.total - LONG_MEMORY
 
     def known(self) -> tuple[str, ...]:
@@ -385,9 +385,9 @@ class Controller:
         return self._all_mix if self.restless else self.mix
 
     def _look(self) -> list[Decision]:
-        """Stay with a version while it is good for the classes that come, else go back to the newest that is.
+        """Stay with a version while it is good for the current classes, else go back to the newest that is.
 
-        Not to the fastest, for the reason that `learned` has.
+        Not to the fastest, for the reason given in `learned`.
         """
         decisions: list[Decision] = []
         newest = self._newest()
@@ -410,10 +410,10 @@ class Controller:
         use = self._use(FULL_DEPTH, f"{reason}: exits are stopped until a new version is shown")
         return [use, self._learn(reason, alarmed=True)]
 
-    def _heed(self, strange: bool, at: int) -> list[Decision]:
-        """Call for a new version where more looks strange than usual, once in `LONG_MEMORY` answers at most.
+    def _check_shift(self, strange: bool, at: int) -> list[Decision]:
+        """Call for a new version if more looks strange than usual, once in `LONG_MEMORY` answers at most.
 
-        What versions were shown on looked otherwise, so a slower one may replace that in use.
+        Versions were shown on inputs that looked different, so a slower one may replace the one in use.
         """
         if self._learning or at - self._shift_seen < SHIFT_APART or at - self._shifted < LONG_MEMORY:
             return []
@@ -432,12 +432,12 @@ class Controller:
     def _good(self, version: Version) -> bool:
         """Return whether a version errs seldom enough; to come back it must do better than to stay.
 
-        It is shown for the mix that it was made for: while that comes, a few answers of a hard class are no reason.
+        It is shown for the mix that it was made for: while that comes, a few answers of a hard class do not count.
         """
         return self._is_good(version, version.wrong, self._allowed, stays=version.name == self.wanted)
 
     def _is_good(self, version: Version, wrong: Sequence[float], allowed: float, *, stays: bool) -> bool:
-        """Return whether no more than is `allowed` differs, by the shares of each class that a version gets `wrong`."""
+        """Return whether at most `allowed` differs, by the share of each class that a version gets `wrong`."""
         if stays and version.mix and self._present.distance(version.mix) <= MOVED:
             return True
         return self._present.expect(wrong) <= (allowed if stays else CAUTION * allowed)
@@ -449,7 +449,7 @@ class Controller:
         self._versions = {FULL_DEPTH: self._versions[FULL_DEPTH]}
 
     def _use(self, name: str, reason: str) -> Use:
-        """Change versions; what the watch has seen stands, or new versions would blind it to a slow fall."""
+        """Change versions; the watch keeps what it has seen, or new versions would blind it to a slow fall."""
         self.wanted = name
         return Use(name, reason)
 
@@ -464,13 +464,13 @@ class Controller:
 
 
 def number_of(version: str) -> int:
-    """Return a version's name as a number, which takes less room than a word beside each answer."""
+    """Return a version's name as a number, which takes less room in each answer."""
     name, _ = down_to(version)
     return NUMBERS[name] if name in NUMBERS else int(name)
 
 
 def down_to(version: str) -> tuple[str, float]:
-    """Return the name in one such as `built@0.97`, and the least fidelity that an answer may be promised: 0 for all."""
+    """Split one such as `built@0.97` into the name and the least fidelity that an answer may be promised: 0 for all."""
     name, _, least = version.partition("@")
     return name, float(least or 0.0)
 

@@ -1,7 +1,8 @@
 """Decides from samples which levels of a model's operating curve may be used. Pure: takes no action.
 
-Every sample tells of every level: what a level would answer follows from the scores of the lookups, at whichever level
-the request ran. So the levels of a crowd have been watched when the crowd comes, and one that is stopped is heard on.
+Every sample counts for every level: what a level would answer follows from the scores of the lookups, whichever level
+the request ran at. So the levels used under high load have been watched before the load comes, and a stopped level is
+watched further.
 """
 
 from collections import deque
@@ -33,8 +34,8 @@ Shows = Callable[[int, int, float], bool]  # whether so many wrong answers among
 class Level:
     """One level: its watch, and what was compared since the start or its last alarm.
 
-    It is `held` to what it promises unless an alarm, which came at answer `stopped`, says otherwise; `again` is after
-    how many comparisons it is asked next whether these show it again. It `suits` the classes that come.
+    It is `held` to what it promises unless an alarm, which came at answer `stopped`, refuted that; `again` is the
+    number of comparisons after which it is checked next whether these show it again. It `suits` the current classes.
     """
 
     fidelity: float
@@ -49,17 +50,17 @@ class Level:
     stopped: float = -inf
 
     def stop(self, at: float = inf) -> None:
-        """Begin to count anew, until so much is compared that the level is shown again."""
+        """Start counting again, until enough is compared to show the level again."""
         self.held, self.compared, self.wrong, self.again, self.stopped = False, 0, 0, FIRST_LESSON, at
 
     def hear(self, same: bool, *, at: int, gap: float, shows: Shows) -> bool:
-        """Take in whether the level would have given answer `at` as the base model did; True is an alarm."""
+        """Take in whether the level would have given answer `at` like the base model; True is an alarm."""
         self.last.append(same)
         self.compared += 1
         self.wrong += not same
         if self.watch.compared(same, at=at, gap=gap, established=self.compared >= ESTABLISHED):
             held = self.held
-            self.alarms += held  # one that is stopped already has come to be no better
+            self.alarms += held  # a stopped one has merely not recovered
             self.stop(at)
             return held
         if not self.held and self.compared >= self.again:
@@ -69,12 +70,12 @@ class Level:
 
 
 class Levels(Controller):
-    """Decides for one model that is served with a floor: also which levels may be used of the version that is wanted.
+    """Decides for one model that is served with a floor: also which levels of the wanted version may be used.
 
-    `fidelities` are of the levels below the whole network, the highest first, with the target among them. An alarm
-    at one below the target stops it and all below it, until the samples since show what it promises, or a version that
-    was made since does; `shows` is whether samples do. One at the target or a higher level stops exits: what these
-    were shown on no longer speaks for the traffic, and a new version is called for.
+    `fidelities` are those of the levels below the whole network, the highest first, with the target among them. An
+    alarm at one below the target stops it and all below it, until the samples since, or a version made since, show what
+    it promises; `shows` says whether samples do. One at the target or a higher level stops exits: what these were shown
+    on no longer represents the traffic, and a new version is called for.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Levels(Controller):
         self._levels = [Level(one, watch) for one, watch in zip(fidelities, among, strict=True)]
         self._target = list(fidelities).index(target)
         self._shows = shows
-        self._fresh = ""  # a version that was made, or chosen, for all of its levels to be used
+        self._fresh = ""  # a version just made or chosen, all of whose levels may be used
         self._lesson_from = 0  # answers, when the last lesson was called for
         for level in self._levels:
             if level.fidelity < least:
@@ -108,7 +109,7 @@ class Levels(Controller):
 
     @property
     def open(self) -> int:
-        """How many of them may be used: the surest ones, up to the first that is stopped or that no version has."""
+        """How many of them may be used: the strictest ones, up to the first that is stopped or that no version has."""
         there = {level.fidelity for level in self._versions[self.wanted].levels} if self.wanted != FULL_DEPTH else {}
         usable = [level.held and level.suits for level in self._levels]
         until = usable.index(False) if False in usable else len(usable)
@@ -116,7 +117,7 @@ class Levels(Controller):
 
     @property
     def asked(self) -> str:
-        """The version to use, with the least fidelity that it may promise where some levels are stopped."""
+        """The version to use, with the least fidelity that it may promise if some levels are stopped."""
         used = self.open
         if not used:
             return FULL_DEPTH
@@ -126,7 +127,7 @@ class Levels(Controller):
 
     @property
     def alarms(self) -> int:
-        """How many there were, at any level or of inputs that look different."""
+        """How many alarms there were, at any level or because inputs look different."""
         return self.looks.alarms + sum([level.alarms for level in self._levels])
 
     def answered(self, answer: int) -> list[Decision]:
@@ -136,9 +137,9 @@ class Levels(Controller):
     def compared_each(
         self, same: Sequence[bool | None], *, at: int, strange: bool = False, used: str = ""
     ) -> list[Decision]:
-        """Take in whether each level would have given answer `at` as the base model did; for the others see `compared`.
+        """Take in whether each level would have given answer `at` like the base model; for the others see `compared`.
 
-        What a client was answered counts for the level that it was promised. None: it tells nothing of a level.
+        What a client was answered counts for the level that it was promised. None: it says nothing about a level.
         """
         if at <= self._alarmed:
             return []
@@ -152,7 +153,7 @@ class Levels(Controller):
             if place == self._target or right is None or at <= self._alarmed or self.wanted == FULL_DEPTH:
                 continue
             if level.hear(right, at=at, gap=self._gap, shows=self._shows) and place < self._target:
-                level.held = True  # as soon as a version has it that is shown
+                level.held = True  # once a version has it that is shown
                 decisions += self._stop(f"{FELL} of {level.fidelity:g}")
         fell = [level.fidelity for level in self._levels if level.stopped == at]
         why = (
@@ -161,12 +162,12 @@ class Levels(Controller):
         return self._with_levels(decisions, why)
 
     def learned(self, version: Version | None, now: float, *, trusted: bool = True) -> list[Decision]:
-        """A retraining has ended, as for any controller; what has not had an alarm since it began may be used."""
+        """A retraining has ended, as for any controller; levels without an alarm since it began may be used."""
         self._fresh = "" if version is None else version.name
         return super().learned(version, now, trusted=trusted)
 
     def chosen(self, name: str, version: Version | None, *, stopped: bool = False) -> list[Decision]:
-        """An operator, or who leads, wants this version in use, with all of its levels."""
+        """An operator, or the leader, has chosen this version, with all of its levels."""
         self._fresh, self._lesson_from = name, self.total + 1
         return super().chosen(name, version, stopped=stopped)
 
@@ -185,7 +186,7 @@ class Levels(Controller):
         return super()._learn(reason, moved=moved, alarmed=alarmed)
 
     def _look(self) -> list[Decision]:
-        """Leave also the levels below the target that err too often by the classes that come."""
+        """Leave also the levels below the target that err too often on the current classes."""
         decisions = super()._look()
         version = self._versions.get(self.wanted)
         wrong = {level.fidelity: level.wrong for level in version.levels} if version is not None else {}
@@ -196,7 +197,7 @@ class Levels(Controller):
         return decisions
 
     def _with_levels(self, decisions: list[Decision], reason: str) -> list[Decision]:
-        """Add the use of more or fewer levels of the same version to what was decided."""
+        """Add to the decisions that more or fewer levels of the same version are used."""
         if (asked := self.asked) != self._reported:
             self._reported = asked
             decisions.append(Use(asked, reason))
@@ -204,12 +205,12 @@ class Levels(Controller):
 
 
 def of_each_level(would: Sequence[bool], level: int | None, same: bool, *, overload: bool) -> list[bool | None]:
-    """Return what a sample says of each level, as `Levels.compared_each` takes it.
+    """Return what a sample says about each level, as `Levels.compared_each` takes it.
 
-    `would` says which levels would have given the base model's answer. The client was promised `level`, and was given
-    the `same` answer or not, which says more than what would have been. Where some may be dropped at the last level (at
-    `overload`), a sample of it says nothing of the others: those that were dropped beside it were hard, so of those
-    that are left, surer levels would answer more wrongly than of all.
+    `would` says which levels would have given the base model's answer. The client was promised `level`, and got the
+    `same` answer or not, which says more than what would have been. If requests may be dropped at the last level (at
+    `overload`), a sample at it says nothing about the others: those that were dropped were hard, so stricter levels
+    would err on a larger share of the rest than of all.
     """
     if level is None:
         return list(would)

@@ -20,7 +20,7 @@ MEMORY = 200  # requests over which the share that leaves early is averaged
 class AdaptationOrder(msgspec.Struct, frozen=True, array_like=True, tag="o"):
     """The first message to the service: which models, in the order of their numbers, and how the engine runs them.
 
-    `wanted` are the versions of learned caches that the service before wanted, by directory.
+    `wanted` are the versions of learned caches that the previous service wanted, by directory.
     """
 
     directories: tuple[str, ...]
@@ -43,10 +43,10 @@ class Draw(msgspec.Struct, frozen=True, array_like=True):
 class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     """The class that one request was answered with, by a `version` of the learned caches (`controller.number_of`).
 
-    `model` is the model's number. Where the request is sampled, `draw` says for what, `row` is its input and `end` the
-    output of the base model, float32, empty if the request has to be run again: it left early, or the network
-    is not the base model. `sizes` are those of the model's named
-    dimensions in that row, in their order. `promised` is the fidelity that it was answered with.
+    `model` is the model's number. If the request is sampled, `draw` says for what, `row` is its input and `end` the
+    output of the base model, float32, empty if the request has to be run again: it left early, or the network is not
+    the base model. `sizes` are those of the model's named dimensions in that row, in their order. `promised` is the
+    fidelity that it was answered with.
     """
 
     model: int
@@ -60,7 +60,7 @@ class Answered(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 class Unusable(msgspec.Struct, frozen=True, array_like=True, tag="u"):
-    """The engine could not use a version of a model's learned caches that it was to use."""
+    """The engine could not use a version of a model's learned caches that it should use."""
 
     model: int
     version: int
@@ -75,7 +75,7 @@ class UseVersion(msgspec.Struct, frozen=True, tag="use"):
 
 
 class OfLevel(msgspec.Struct, frozen=True):
-    """What the service knows of a level of the operating curve: of the last samples, how many it would answer right.
+    """What the service knows about a level of the operating curve: how many of the last samples it would answer right.
 
     `used` says whether requests may run at it.
     """
@@ -89,7 +89,7 @@ class OfLevel(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, tag="status"):
-    """What the service knows of a model: counts since the start, and fidelity of the last samples with its bounds.
+    """What the service knows about a model: counts since the start, and fidelity of the last samples with its bounds.
 
     The caches were chosen for a fidelity of `target`. With a floor, it is the least that may be promised now, and there
     are figures for each of the `levels`, the highest first.
@@ -110,8 +110,8 @@ class Status(msgspec.Struct, frozen=True, tag="status"):
 class Started(msgspec.Struct, frozen=True, tag="started"):
     """The service is ready. It follows all models but those whose numbers are `left_out`.
 
-    Of those `followed`, in their order, it says whether the network itself computes in less than full precision: then
-    it is not the base model, and whatever is sampled has to be run again.
+    For each followed model, in order, `coarse` says whether the network itself computes in less than full precision:
+    then it is not the base model, and every sample has to be run again.
     """
 
     left_out: dict[int, str] = {}  # and why
@@ -127,13 +127,13 @@ from_service: Callable[[bytes], FromService] = msgspec.msgpack.Decoder(FromServi
 
 
 class Sampler:
-    """Says which requests show what learned caches do, and which teach them; `random` returns 0 to 1.
+    """Draws which requests show what learned caches do, and which teach them; `random` returns 0 to 1.
 
-    A request that ran to the end of the network can be learned from for nothing: its answer is the base model's. One
-    that left early has to be run again to be of use, so few of those are taken, about a share `again` of all requests
-    at most, and stand for more. So has each one of a network that computes in less than full precision. Whether a
-    request shows or teaches is drawn without looking at whether it left early, or what is shown would not hold for all
-    requests.
+    A request that ran to the end of the network can be learned from for free: its answer is the base model's. One that
+    left early has to be run again to be of use, so few of those are taken, about a share `again` of all requests at
+    most, and each stands for more. The same goes for every request of a network that computes in less than full
+    precision. Whether a request shows or teaches is drawn without regard to whether it left early, or what is shown
+    would not hold for all requests.
     """
 
     def __init__(self, again: float, random: Callable[[], float]) -> None:
@@ -142,7 +142,7 @@ class Sampler:
         self._early = 0.5
 
     def draw(self, early: bool) -> Draw | None:
-        """Return what to use a request for that has to be run again (`early`) or not; None for nothing."""
+        """Return what to use a request for, None for nothing; `early`: it has to be run again."""
         shows = min(MOST_SHOWING, SHOWING * self._again / max(self._early, 1e-9))
         teaches = min(1.0 - shows, (1.0 - SHOWING) * self._again / max(self._early, 1e-9)) if early else 1.0 - shows
         self._early += (early - self._early) / MEMORY

@@ -1,10 +1,10 @@
 """The adaptation service: a process forked by `client`.
 
-Of several services that share a folder of versions one leads, for each model: it retrains, and the others follow what
+Of several services that share a folder of versions, one leads for each model: it retrains, and the others follow what
 it chooses (`versions.Leadership`). Each watches its own traffic, and may stop its own exits.
 
-One thread listens, compares sampled requests with the base model and decides. A lesson runs beside it: it takes a third
-of a second, in which a version that errs would go unnoticed. Both give way to serving.
+One thread listens, compares sampled requests with the base model and decides. A lesson runs on another thread: it takes
+a third of a second, in which a version that errs would go unnoticed. Both give way to serving.
 """
 
 import ctypes
@@ -42,11 +42,11 @@ from latebind.repository.directory import ModelDirectory
 
 logger = logging.getLogger(__name__)
 
-AT_A_TIME = 500  # messages that are taken in while samples that were compared have to wait
+AT_A_TIME = 500  # messages that are taken in while samples wait to be compared
 LOOK_SECONDS = 0.5
 SOON = 0.02  # seconds between two looks whether a lesson has ended
 
-YIELD_SECONDS = 2e-4  # what the thread computes takes a tenth longer
+YIELD_SECONDS = 2e-4  # makes the thread's computations a tenth slower
 EVENT = Struct("=QiiI44x")  # struct sigevent: value, signal, what is to be done, thread
 PERIOD = Struct("=qqqq")  # struct itimerspec: seconds and nanoseconds between two signals, and until the first
 SIGEV_THREAD_ID = 4
@@ -54,9 +54,9 @@ CLOCK_MONOTONIC = 1
 
 
 class AdaptationService:
-    """One loop over the models: take in what was answered, compare what was sampled, carry out what is decided.
+    """One loop over the models: take in answers, compare samples, carry out decisions.
 
-    Only lessons run beside it, one at a time.
+    Only lessons run on another thread, one at a time.
     """
 
     def __init__(self, order: AdaptationOrder, frontend: Connection) -> None:
@@ -80,11 +80,11 @@ class AdaptationService:
         self._looked = time.monotonic()
         self._reported: dict[str, Status] = {}
         self._teaching = False
-        self._taught: SimpleQueue[Callable[[], object]] = SimpleQueue()  # what is to be done once a lesson has ended
+        self._taught: SimpleQueue[Callable[[], object]] = SimpleQueue()  # what to do once a lesson has ended
 
     def run(self) -> None:
-        """Go on until the frontend closes its end. What is on disk is whole at any moment, so nothing is tidied up."""
-        self._tell(Started(self._left_out, tuple([model.coarse for model in self._models])))
+        """Run until the frontend closes its end. Files are consistent at any moment, so nothing is cleaned up."""
+        self._send(Started(self._left_out, tuple([model.coarse for model in self._models])))
         if not self._models:
             return
         for model in self._models:
@@ -107,7 +107,7 @@ class AdaptationService:
                 if not self._frontend.poll():
                     break
                 message = to_service(self._frontend.recv_bytes())
-            except (EOFError, OSError):  # killed, perhaps in the middle of a message
+            except (EOFError, OSError):  # the frontend was killed, perhaps in the middle of a message
                 return False
             assert not isinstance(message, AdaptationOrder), "the order comes once, before all else"
             model = self._models[message.model]
@@ -118,7 +118,7 @@ class AdaptationService:
         return True
 
     def _compare(self) -> None:
-        """Look at some sampled requests of the model of which most wait."""
+        """Look at some sampled requests of the model that has the most waiting."""
         model = max(self._models, key=lambda model: model.waiting)
         if not (batch := model.batch()):
             return
@@ -131,7 +131,7 @@ class AdaptationService:
             self._carry_out(model, decisions)
 
     def _learn(self) -> None:
-        """Take over what a lesson made, and begin the next one: it takes a third of a second, so in its own thread."""
+        """Take over what a lesson made, and begin the next one in its own thread: it takes a third of a second."""
         if not self._taught.empty():
             self._taught.get()()
             self._teaching = False
@@ -174,27 +174,27 @@ class AdaptationService:
             status = model.status()
             if status != self._reported.get(model.spec.name, Status(model.spec.name)):
                 self._reported[model.spec.name] = status
-                self._tell(status)
+                self._send(status)
 
     def _lead(self, model: Adapter) -> None:
-        """See who leads: one service of those that share the folder. What it uses, all use."""
+        """Check which of the services that share the folder leads. What it uses, all use."""
         led, name = model.leads, model.spec.name
         try:
             model.leads = model.lead.held()
         except OSError as error:
             model.leads = False
-            logger.error("%s: who leads cannot be seen: %s", name, error)
+            logger.error("%s: the leader cannot be determined: %s", name, error)
             return
         if model.leads and not led:
             logger.info("%s: this server retrains its learned caches for all that share %s", name, model.folder)
             self._use(model, Use(model.controller.asked, "it is what the new leader uses"))
 
     def _chosen(self, model: Adapter) -> str:
-        """Return what the folder says; while it cannot be read, what it said last."""
+        """Return the folder's choice; if it cannot be read, the last known one."""
         try:
             return model.versions.current()
         except OSError as error:
-            logger.error("%s: what is chosen cannot be seen: %s", model.spec.name, error)
+            logger.error("%s: the chosen version cannot be read: %s", model.spec.name, error)
             return model.seen
 
     def _choose(self, model: Adapter, name: str) -> None:
@@ -223,14 +223,14 @@ class AdaptationService:
                 model.learned(None, time.monotonic())  # the leader does
 
     def _use(self, model: Adapter, use: Use) -> None:
-        """Use a version, and as the leader have all use it.
+        """Use a version, and as the leader make all services use it.
 
-        The frontend is told first: if this process dies in between, the next one finds what the frontend was told.
+        The frontend is informed first: if this process dies in between, the next one learns it from the frontend.
         """
         if model.leads and self._chosen(model) != model.seen:
             return  # an operator has just chosen, which `_look` will find
-        self._tell(UseVersion(model.spec.name, use.version, use.reason))
-        name, _ = down_to(use.version)  # which levels are used is for each server to say
+        self._send(UseVersion(model.spec.name, use.version, use.reason))
+        name, _ = down_to(use.version)  # each server decides which levels it uses
         if model.leads and name != model.seen:
             self._make_current(model, name)
 
@@ -243,7 +243,7 @@ class AdaptationService:
         else:
             model.seen = version
 
-    def _tell(self, message: FromService) -> None:
+    def _send(self, message: FromService) -> None:
         try:
             self._frontend.send_bytes(encoded(message))
         except (BrokenPipeError, ConnectionResetError):
@@ -252,12 +252,12 @@ class AdaptationService:
 
 def main(arguments: Sequence[str]) -> None:
     """Serve until the frontend closes; the argument is the descriptor of the socket between them."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the frontend hears it and closes
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the frontend gets it too, and closes
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     with Connection(int(arguments[0])) as frontend:
         try:
             order = to_service(frontend.recv_bytes())
-        except (EOFError, OSError):  # the server died before it had said what to do
+        except (EOFError, OSError):  # the server died before it sent the order
             return
         assert isinstance(order, AdaptationOrder)
         write_logs("adaptation", order.log_format)
@@ -266,10 +266,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _give_way(order: AdaptationOrder) -> None:
-    """Run when nothing else wants a core, and on cores that the engine has not, if there are any.
+    """Run only when nothing else wants a core, and on cores that the engine does not use, if there are any.
 
-    A low priority is not enough: Linux lets even that finish its slice of milliseconds when a request comes. Nor is the
-    class for idle cores alone, so what takes long is `yielding_often`.
+    A low priority is not enough: when a request comes, Linux lets even such a thread finish its time slice of
+    milliseconds. Nor is the idle scheduling class alone, so long computations run in `yielding_often`.
     """
     if order.config.yields and hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -283,12 +283,12 @@ def _give_way(order: AdaptationOrder) -> None:
 
 @contextmanager
 def yielding_often(wanted: bool = True) -> Iterator[None]:
-    """Have this thread yield its core every `YIELD_SECONDS` within this context, if `wanted` and if the system can.
+    """Make this thread yield its core every `YIELD_SECONDS` within this context, if `wanted` and if the system can.
 
-    Linux runs a thread of the class `SCHED_IDLE` when nobody else wants the core. But it decides so only where a thread
-    wakes, sleeps or yields, and at its ticks, milliseconds apart; and between them it may well choose the idle one
-    while others wait, because they have had more of the core (EEVDF). Who yields has it choose again: p99 of a call
-    beside a service that learns is 1.15 ms with this and 3.06 without (ResNet-56; 1.11 with built caches).
+    Linux runs a thread of the class `SCHED_IDLE` when no other wants the core. But it decides that only when a thread
+    wakes, sleeps or yields, and at its ticks, milliseconds apart; and even then it may choose the idle one while others
+    wait, because they have had more of the core (EEVDF). Yielding makes it choose again: p99 of a call beside a service
+    that learns is 1.15 ms with this and 3.06 without (ResNet-56; 1.11 with built caches).
 
     A timer does it, so that long calls of torch or OpenVINO are interrupted too: its signal has `sched_yield` of the C
     library as its handler, and Python does not notice.
@@ -302,7 +302,7 @@ def yielding_often(wanted: bool = True) -> Iterator[None]:
 
 
 def _timer() -> ctypes.c_void_p | None:
-    """Start a timer for this thread. Without one, where the user may have no more of them, it computes as before."""
+    """Start a timer for this thread; None if the user may have no more of them, and the thread does not yield."""
     libc = ctypes.CDLL(None)
     number = signal.SIGRTMIN + 1
     handle = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)(("signal", libc))

@@ -1,9 +1,9 @@
 """From samples to a version: new heads for the current classes, tested on samples that they were not trained on.
 
 GATI, section 5.3, retrains whole predictors; here the features stay, so it takes a fraction of a second. While inputs
-look as what `build` kept, only the shares of classes are new, and heads are shifted to them (`Prior`); elsewhere
-they learn. What has been seen of a class before, in traffic or by `build`, serves again when the class comes back: rows
-are drawn so that their classes come as often as they do now (label shift; Saerens et al. 2002).
+look like what `build` kept, only the shares of classes are new, and heads are shifted to them (`Prior`); otherwise
+they learn. What has been seen of a class before, in traffic or by `build`, is used again when the class comes back:
+rows are drawn so that their classes come as often as they do now (label shift; Saerens et al. 2002).
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,18 +39,18 @@ DRAWN = 3_000
 APART = 0.1  # of the rows to learn from: thresholds are found on them
 HALF_LIFE = 0.25  # of the span of the window: samples that old are drawn half as often
 ENOUGH = 10  # samples of a class in the window, at which the rows from `build` are drawn half as often as those
-DISTRUST = 20.0  # times as seldom, once the traffic has turned out to look otherwise
+DISTRUST = 20.0  # times as seldom, once the traffic has turned out to look different
 SPEAKS_FOR_ITSELF = 800  # samples since the traffic changed, from which nothing else is needed to show a version
-HAS_A_SAY, SAY_CONFIDENCE = 60, 0.8  # from so many on they must not speak against it
+HAS_A_SAY, SAY_CONFIDENCE = 60, 0.8  # from this many on they must not contradict it
 FEWEST_SHARE = 0.002  # of the rows to learn from, for each class there is
-HEARSAY = 2.0  # rows of now
+HEARSAY = 2.0  # current rows
 MOST_SHOWN = 4_000  # rows
-# The share of a class from which its rows limit how many are shown; where classes are many, half of their mean share.
+# The share of a class from which its rows limit how many are shown; with many classes, half of their mean share.
 OFTEN = 0.05
 PRICES = 16
 
 TEMPERATURES = np.geomspace(0.25, 16.0, 85)
-RAREST = 0.02  # of the share that a class had: no class is given up, whatever came lately
+RAREST = 0.02  # of the share that a class had: no class is given up, whatever came recently
 # of the loss: a head learns for 150 steps, a network for thousands
 TEMPERATURE, DISTILLATION = 2.0, 0.5
 STEPS, BATCH = 150, 128
@@ -63,8 +63,8 @@ class Material:
     """Rows to make a version from: those to learn from, with how often each is to be drawn, and those to show it on.
 
     Of the latter the first of a class are used first; the first `current` of them came since the traffic changed.
-    After an alarm the others are in `doubt`: they count only once enough rows have come since that do not speak against
-    a version.
+    After an alarm the others are in `doubt`: they count only once enough rows have come since that do not contradict a
+    version.
     """
 
     learn: Rows
@@ -85,13 +85,13 @@ def retrain(
     prior: "Prior | None" = None,
     levels: Sequence[float] = (),
 ) -> tuple[dict[str, Head], Version] | None:
-    """Return new heads for all lookups of `heads`, by name, and what they do, or None where nothing can be shown.
+    """Return new heads for all lookups of `heads`, by name, and what they do, or None if nothing can be shown.
 
-    Of the version, `thresholds` are of the lookups in use; it has no name yet. With `levels`, which are fidelities of
-    an operating curve with the promised one among them, it has thresholds for each that can be shown too, of the same
-    lookups; all hold together with the confidence of the promise, each in its own test.
+    The version's `thresholds` are those of the lookups in use; it has no name yet. With `levels`, which are fidelities
+    of an operating curve, the promised one included, it also has thresholds of the same lookups for each level that can
+    be shown; all hold together with the confidence of the promise, each in its own test.
 
-    `mix` are the shares of classes that come. With their `prior` heads are shifted to these shares: a network that was
+    `mix` are the current shares of classes. With a `prior`, heads are shifted to these shares: a network that was
     trained on many more rows than there are samples has little to learn from these. Without it they learn, in about a
     tenth of a second of one core each. Thresholds are found on rows that no head has learned from.
     """
@@ -103,7 +103,7 @@ def retrain(
         among = torch.rand(len(given.weights), generator=generator) < APART
         drawn, made = _draw(given, mix, ~among, generator), dict(heads)
         for name, head in heads.items():
-            if not head.sure:  # a sure one has nothing to learn
+            if not head.sure:  # one that is always sure has nothing to learn
                 rows = given.learn.features[name][drawn].float()
                 made[name] = taught(head, rows, given.learn.answers[drawn].float(), generator)
     apart = given.learn.take(_draw(given, mix, among, generator))  # which neither taught nor show
@@ -160,10 +160,10 @@ def _calibrated(
 ) -> tuple[Calibrated | None, int]:
     """Return the fastest thresholds that can be shown, and on how many rows.
 
-    On those of now alone; or, while they are few, on all rows as classes come now, up to the first candidate that those
-    of now speak against. Each may be better: rows of before may look otherwise, and rows of now are too few at first.
-    Rows drawn by class are a little too easy: of a class that seldom comes, the rows that come now are mostly those
-    that the base model confuses with it.
+    On current rows alone; or, while they are few, on all rows weighted by the current shares of classes, up to the
+    first candidate that current rows contradict. Either may be better: earlier rows may look different, and current
+    ones are too few at first. Rows drawn by class are a little too easy: of a class that seldom comes, the current rows
+    are mostly those that the base model confuses with it.
     """
     current = everything.take(np.arange(given.current))
     ways = [(candidates, current)]
@@ -191,8 +191,9 @@ def by_class(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return for each of `count` classes the share answered differently, a little too high, and mean seconds.
 
-    The first `current` rows came since the traffic changed. What other rows of a class say counts for as much as
-    `HEARSAY` of those: pictures of another camera say nothing of this one, but are all there is of what never came.
+    The first `current` rows came since the traffic changed. All other rows of a class together count as much as
+    `HEARSAY` of those: pictures of another camera say nothing about this one, but are all there is for classes that
+    never came.
     """
     result, numbers = send(thresholds, seen, costs), classes.numpy()
 
@@ -213,7 +214,7 @@ def by_class(
 
 
 def _draw(given: Material, mix: Mapping[int, float], among: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw rows `among` those to learn from: classes as often as they come, within one as the weights say."""
+    """Draw rows `among` those to learn from: classes in the shares of `mix`, within a class by the weights."""
     classes, weights = given.learn.classes, given.weights * among
     total = torch.zeros(int(classes.max()) + 1, dtype=torch.float64).scatter_add_(0, classes, weights)
     wanted = torch.full_like(total, FEWEST_SHARE)
@@ -234,9 +235,9 @@ def seen_of(heads: Mapping[str, Head], rows: Rows) -> Seen:
 
 
 def rows_like(everything: Seen, mix: Mapping[int, float], classes: Tensor) -> Seen:
-    """Return rows whose classes come as often as in `mix`, each at most once, and as many as there are.
+    """Return as many rows as possible whose classes come as often as in `mix`, each at most once.
 
-    A class that comes now and then may have too few rows; those that are missing count as answered wrong.
+    A class that comes rarely may have too few rows; missing ones count as answered wrong.
     """
     ordered = {answer: (classes == answer).nonzero()[:, 0] for answer in mix}
     often = min(OFTEN, 0.5 / len(mix))
@@ -266,8 +267,8 @@ def material(
 ) -> Material:
     """Put together what `build` kept and what the windows have.
 
-    `since` is when the traffic changed; with `doubt` an alarm said so. `held_out` shows, unless it is not `trusted` to
-    look like the traffic. Without `lessons` half of it is learned from.
+    `since` is when the traffic changed; with `doubt` an alarm reported it. `held_out` shows, unless it is not `trusted`
+    to look like the traffic. Without `lessons` half of it is learned from.
     """
     if lessons is None:
         numbers = torch.arange(len(held_out.classes))
@@ -296,9 +297,9 @@ class Prior:
     """The shares of classes `(classes,)` that heads have learned from, and the temperature of each by lookup.
 
     If inputs of a class look as before and only the shares of classes differ, a classifier's probabilities are right
-    again once each is multiplied by how many times more often its class comes (Saerens et al. 2002, equation 2.4).
-    Those of a network are too sure, or not sure enough, by one factor for all, its temperature (Guo et al. 2017,
-    section 4.2), which the kept rows tell. So one number is found on thousands of rows, where a lesson finds thousands
+    again once each is multiplied by how many times more often its class comes (Saerens et al. 2002, equation 2.4). A
+    network is too sure, or not sure enough, by one factor for all classes, its temperature (Guo et al. 2017, section
+    4.2), which is fitted to the kept rows. So one number is found on thousands of rows, where a lesson finds thousands
     on fewer: of a stream by Zipf's law 0.844 could leave with shifted heads, 0.794 as built, 0.781 taught.
     """
 
@@ -318,7 +319,7 @@ class Prior:
         return cls(counts / counts.sum(), found)
 
     def shifted(self, heads: Mapping[str, Head], mix: Mapping[int, float]) -> dict[str, Head]:
-        """Return the heads for traffic with these shares of classes; one that is always sure stays as it is.
+        """Return the heads for traffic with these shares of classes; one that is always sure stays unchanged.
 
         Their own log-odds are the scores: a selector has learned from answers without the shift.
         """
@@ -338,17 +339,17 @@ class Prior:
 
 @torch.no_grad()
 def _temperature(head: Head, features: Tensor, classes: Tensor) -> float:
-    """Return by how much answers have to be divided to be the likeliest log-probabilities, but for a constant."""
+    """Return the divisor that makes answers the likeliest log-probabilities, up to a constant."""
     answers = torch.from_numpy(HeadFunction(head)(features.float().numpy())[0])
     losses = [float(functional.cross_entropy(answers / temperature, classes)) for temperature in TEMPERATURES]
     return float(TEMPERATURES[int(np.argmin(losses))])
 
 
 def taught(head: Head, features: Tensor, answers: Tensor, generator: torch.Generator, *, steps: int = STEPS) -> Head:
-    """Return the head once it has learned to give the base model's `answers` `(N, classes)` to `features`.
+    """Return the head after it has learned to give the base model's `answers` `(N, classes)` for `features`.
 
-    It learns on features of mean 0 and variance 1, for which one rate fits all, and goes on from the head as it is;
-    where that has no hidden layer beside the layer to answers, one begins silent. Its own odds say how sure it is: a
+    It learns on features of mean 0 and variance 1, for which one rate fits all, and starts from the given head; if that
+    has no hidden layer beside the layer to answers, one is added with zero output. Its own odds say how sure it is: a
     selector gained nothing here. A lesson takes a tenth of a second; loss and AdamW derived by hand took half of that.
     """
     mean, spread = features.mean(dim=0), features.std(dim=0, correction=0).clamp(min=1e-3)

@@ -13,8 +13,8 @@ from latebind.learned.samples import Samples
 from latebind.learned.stored import Rows
 
 FEWEST = 150  # samples to compare with
-SHRINK = 10  # samples of all classes that each class is taken to have besides its own
-STRANGE = 0.05  # the share of samples like those before that are called strange
+SHRINK = 10  # samples of all classes that each class is assumed to have besides its own
+STRANGE = 0.05  # the share of samples like those before that count as strange
 FEWEST_KNOWN = 30  # samples of the traffic
 MOST_LESS = 0.15  # of the samples, that lookups may answer less often like the base model than they should
 MOST_LESS_SURE = 0.3  # that may leave less often than they should
@@ -24,9 +24,9 @@ MOST_LESS_SURE = 0.3  # that may leave less often than they should
 class Sample:
     """One sampled request: when (seconds by a steady clock), its features by lookup, the base model's answer.
 
-    `answers` are `(classes,) bfloat16`, too coarse to tell the highest of them; that is `answer`. `look` is that of its
-    inputs (`looks`), and it stands for `weight` requests. Where rows differ in size, it has a `length`; where the
-    network is not the base model, `end` says whether its own answer is that.
+    `answers` are `(classes,) bfloat16`, too coarse to identify the highest of them; that is `answer`. `look` describes
+    its inputs (`looks`), and it stands for `weight` requests. If rows differ in size, it has a `length`; if the network
+    is not the base model, `end` says whether its own answer is the base model's.
     """
 
     time: float
@@ -87,7 +87,7 @@ class Window:
 def looks(samples: Samples) -> Tensor:
     """Return `(N, k) float32`: mean and spread of the numbers of each row of each input, and the length if they differ.
 
-    The inputs must be a tuple (`Samples.ordered`). The length is there as its logarithm: twice as long is as far from
+    The inputs must be a tuple (`Samples.ordered`). The length is given by its logarithm: twice as long is as far from
     usual as half.
     """
     assert isinstance(samples.inputs, tuple)
@@ -106,7 +106,7 @@ def looks(samples: Samples) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Familiar:
-    """What samples looked like: by class means `(classes, k)`, of all a spread `(k,)` and how far a strange one is.
+    """What samples looked like: means by class `(classes, k)`, a common spread `(k,)` and how far a strange one is.
 
     By class, because another mix of classes is not a change of looks. Brighter pictures or a microphone further away
     move the mean and the spread of an input's numbers far from those before, and a few dozen samples show it; that
@@ -141,10 +141,10 @@ def _distances(seen: Tensor, answers: Tensor, means: Tensor, spread: Tensor) -> 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How well lookups, by name with their thresholds, know rows that `build` kept, and with them the traffic.
+    """How well lookups, by name with their thresholds, know rows that `build` kept, compared with the traffic.
 
-    Frames of a camera are not the pictures that a network was trained on: a version shown on those errs on these, and
-    is found out only after hundreds of samples. Where lookups do know such frames, they may be too seldom sure of it.
+    Frames of a camera are not the pictures that a network was trained on: a version shown on the pictures errs on the
+    frames, which is noticed only after hundreds of samples. If lookups do know such frames, they may seldom be sure.
 
     `known` has, by lookup and class, the share of the rows that it answers like the base model, and the share that it
     is sure of.
@@ -155,7 +155,7 @@ class Kept:
 
     @classmethod
     def of(cls, rows: Rows, lookups: Mapping[str, tuple[Head, float]]) -> Self:
-        """Ask the lookups about rows that have their features."""
+        """Run the lookups on rows that have their features."""
         known = {}
         for name, (head, threshold) in lookups.items():
             there = torch.bincount(rows.classes, minlength=head.classes).clamp(min=1)

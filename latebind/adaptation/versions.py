@@ -53,9 +53,9 @@ class Versions:
         return sorted(path.name for path in folder.iterdir() if NAME.fullmatch(path.name)) if folder.is_dir() else []
 
     def publish(self, version: Version, heads: Mapping[str, "Head"], *, known: Collection[str] = ()) -> Version:
-        """Write a version and return it with its name; it is not current yet. The oldest ones go, those `known` stay.
+        """Write a version and return it with its name; it is not current yet. The oldest are removed, `known` ones not.
 
-        None is ever replaced: where another service has just taken the name, the next one is taken.
+        None is ever replaced: if another service has just taken the name, the next one is used.
         """
         version = replace(version, format=FORMAT, base=version.base or self.base)
         while True:
@@ -72,7 +72,7 @@ class Versions:
     def version(self, name: str) -> Version:
         """Return what a version does; raises `NotFound`, or `RepositoryError` for one of other caches.
 
-        How the traffic was when it was made is not known any more (`current` is 0).
+        The traffic for which it was made is no longer known (`current` is 0).
         """
         version = self._open(name).read_json(ABOUT, Version)
         if version.format != FORMAT or version.base != self.base:
@@ -83,7 +83,7 @@ class Versions:
 
     def lookups(self, name: str) -> dict[str, tuple["Head", float]]:
         """Return head and threshold of each lookup of a version by the lookup's name; errors as `version`."""
-        from latebind.learned.stored import read_head  # noqa: PLC0415  (which lists do not need)
+        from latebind.learned.stored import read_head  # noqa: PLC0415  (not needed to list versions)
 
         levels, directory = self.version(name).thresholds, self._open(name)
         return {lookup: (read_head(directory, _file(lookup)), level) for lookup, level in levels.items()}
@@ -97,17 +97,17 @@ class Versions:
         return {level.fidelity: level.thresholds for level in version.levels} or {target: version.thresholds}
 
     def current(self) -> str:
-        """Return the version that was chosen, `BUILT` where none was; whether it can be used shows where it is read.
+        """Return the version that was chosen, `BUILT` if none was; reading it shows whether it can be used.
 
-        Raises `OSError`: a folder that cannot be read for a moment is no choice.
+        Raises `OSError`: a folder that cannot be read for a moment does not mean that nothing was chosen.
         """
         return self._chosen()[0]
 
     def first(self) -> tuple[str, str]:
-        """Return the version to begin with, and why it is not the current one where it is another.
+        """Return the version to begin with, and, if it is not the current one, why.
 
-        It is what `build` made where the current one belongs to other caches, and the whole network where it cannot be
-        read: what `build` made may be what it was to follow.
+        It is what `build` made if the current one belongs to other caches, and the whole network if it cannot be read:
+        it may have replaced what `build` made for a reason.
         """
         try:
             name = self.current()
@@ -120,11 +120,11 @@ class Versions:
         return name, ""
 
     def stopped(self) -> bool:
-        """Return whether an operator wants no exits, until he chooses something else."""
+        """Return whether an operator has stopped exits, which stays until something else is chosen."""
         return self._chosen() == (FULL_DEPTH, BY_HAND)
 
     def make_current(self, name: str, *, by_hand: bool = False) -> None:
-        """Use this version from now on; raises `NotFound` for one that is not there."""
+        """Use this version from now on; raises `NotFound` for one that does not exist."""
         if name not in {BUILT, FULL_DEPTH}:
             self.version(name)
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -145,11 +145,11 @@ class Versions:
         for name in names:
             with suppress(FileNotFoundError):
                 self._path(name).rename(self._path(f".{name}{OLD}"))
-        for rest in self._path("").glob(f".*{OLD}"):  # also what a crash has left of such work
+        for rest in self._path("").glob(f".*{OLD}"):  # also what a crash has left over
             shutil.rmtree(rest, ignore_errors=True)
 
     def _open(self, name: str) -> ModelDirectory:
-        # it is looked at itself: lists of a shared folder may be older
+        # the folder itself is checked: lists of a shared folder may be outdated
         if not NAME.fullmatch(name) or not self._path(name).is_dir():
             there = ", ".join([BUILT, FULL_DEPTH, *self.names()])
             raise NotFound(f"there is no version {name!r:.40} in {self._folder}; there are: {there}")
@@ -162,9 +162,9 @@ class Versions:
 class Leadership:
     """Which of the services that share a folder leads: the one that holds the lock on a file in it.
 
-    The kernel lets go of the lock when its process ends, however it ends, and a file system that machines share does
-    so when a machine is gone (NFS after its lease, 90 seconds as a rule). A leader that stands still leads on: the
-    others go on with the versions that there are, and each still stops its own exits.
+    The kernel releases the lock when its process ends, however it ends, and a file system that machines share does so
+    when a machine is gone (NFS after its lease, usually 90 seconds). A leader that hangs stays the leader: the others
+    go on with the existing versions, and each still stops its own exits.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -172,7 +172,7 @@ class Leadership:
         self._file: int | None = None
 
     def held(self) -> bool:
-        """Return whether this service leads, and take the lead where nobody does. Raises `OSError` without locks."""
+        """Return whether this service leads, and take the lead if none does. Raises `OSError` without locks."""
         if self._file is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o644)
@@ -194,13 +194,13 @@ class Leadership:
 
 
 def versions_folder(model: Path, root: str = "") -> Path:
-    """Return where versions of a model directory lie: beside it, or in a folder of its own under `root`."""
+    """Return where versions of a model directory are: beside it, or in a folder of their own under `root`."""
     place = Path(root) / model.parent.name if root else model.parent
     return place / f".adapted-{model.name}"
 
 
 def _can_be(version: Version) -> bool:
-    """Return whether its figures can have been measured."""
+    """Return whether its figures are plausible."""
     return (
         0.0 <= version.made < LATEST
         and len(version.thresholds) > 0

@@ -39,8 +39,8 @@ from latebind.program.verify import DEFAULT_TOLERANCE, relative_error
 from latebind.repository.directory import ModelDirectory, json_bytes
 from latebind.sequence.build import build_sequence
 
-SAME = 1e-3  # by which an answer to a raw input may differ from the network's own, of its largest number
-CLOSE = 1e-4  # by which a number may that is made of a picture or a sound
+SAME = 1e-3  # by which an answer to a raw input may differ from the network's own, relative to its largest number
+CLOSE = 1e-4  # by which a number made from a picture or a sound may differ
 OF_STAGES = ("min_stage_seconds", "min_stage_bytes", "max_overhead")  # a sequence model is not cut
 
 
@@ -48,8 +48,8 @@ OF_STAGES = ("min_stage_seconds", "min_stage_bytes", "max_overhead")  # a sequen
 class Folder:
     """A folder that was read: the module for its task, how its inputs are read, and what it is for.
 
-    `notes` are lines for the report. `preprocessor` makes tensors of raw inputs as a server will; a build has only one,
-    because testing a tokenizer takes a second or two.
+    `notes` are lines for the report. `preprocessor` converts raw inputs to tensors as a server will; a build has only
+    one, because testing a tokenizer takes a second or two.
     """
 
     shown: str
@@ -76,7 +76,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Rows like those to come: `samples` to fit learned caches on and to calibrate them, or `tokens` of texts to read.
+    """Rows like those to be served: `samples` to fit and calibrate learned caches, or `tokens` of texts to read.
 
     `notes` are lines for the report.
     """
@@ -97,8 +97,8 @@ def files_of(reading: Reading) -> dict[str, bytes]:
 def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Folder:
     """Read the folder that `source` names, or `hf:ORG/NAME`, for its task or another that it can be built for.
 
-    `dims` replace the ranges of what varies. What the folder's own processor makes of trial inputs is compared with
-    what a server will make of them. Raises `ConfigError`, in a sentence, for a folder that is not served.
+    `dims` replace the ranges of what varies. The folder's own processor and the server's are compared on trial inputs.
+    Raises `ConfigError`, in a sentence, for a folder that is not served.
     """
     with taken(local_folder(source), source) as found, quietly(found, "it cannot be read"):
         said = found.own(CONFIG)
@@ -122,7 +122,7 @@ def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Fol
 
 
 def _about(network: Network, found: Taken, module: nn.Module, reading: Reading) -> About:
-    """Return what a network is for, by what it answers to the examples."""
+    """Return what a network is for, from its answers to the examples."""
     with torch.inference_mode():
         answer = module(**reading.inputs)
     logits = answer.get(LOGITS)
@@ -134,7 +134,7 @@ def _about(network: Network, found: Taken, module: nn.Module, reading: Reading) 
 
 
 def _check_preprocessing(folder: Folder) -> None:
-    """Raise `ConfigError` where a server would read trial inputs in another way than the folder's own processor."""
+    """Raise `ConfigError` if a server would read trial inputs differently from the folder's own processor."""
     reading, found = folder.reading, folder.preprocessor.prepare(folder.reading.trials, CUT)
     for place, (row, wanted) in enumerate(zip(found, reading.reference(reading.trials), strict=True)):
         for name, tensor in wanted.items():
@@ -145,8 +145,8 @@ def _check_preprocessing(folder: Folder) -> None:
                 shown = next(iter(reading.trials.values()))[place]
                 what = f"the text {shown!r:.60}" if isinstance(shown, str) else f"trial input {place}"
                 raise ConfigError(
-                    f"{folder.shown}: its own processor makes another {name} of {what} than the server's does, "
-                    f"{_begin(there)} instead of {_begin(own)}: this folder is not served"
+                    f"{folder.shown}: its own processor and the server's make different {name} of {what}, "
+                    f"{_begin(there)} and {_begin(own)}: this folder is not served"
                 )
 
 
@@ -164,8 +164,8 @@ def build_folder(
 ) -> BuildReport:
     """Build a folder that was read into the model directory `directory`, on rows of `data` too if there are any.
 
-    At the end what was built is asked with the trial inputs. For `how` see `build_program`. Raises `ExportError` and
-    `ConfigError` as that does, and where an answer is not the network's own; nothing is left in the directory then.
+    At the end the result is run on the trial inputs. For `how` see `build_program`. Raises `ExportError` and
+    `ConfigError` as that does, and if an answer is not the network's own; nothing is left in the directory then.
     """
     if isinstance(folder.module, SequenceNetwork):
         return build_sequence(
@@ -180,7 +180,7 @@ def build_folder(
     inputs, dims, rows = folder.reading.inputs, folder.reading.dims, None
     if data.samples is not None:
         rows = data.samples[0].ordered(folder.specs(), dims).typical()
-        if dims:  # what is measured is then as long as what comes
+        if dims:  # measured rows are then as long as served ones
             inputs = dict(zip(inputs, with_batch(rows, 2), strict=True))
     report = build_program(
         folder.module,
@@ -201,13 +201,13 @@ def build_folder(
 
 
 def check_fidelity(folder: Folder, fidelity: Fidelity, *, has_data: bool) -> None:
-    """Raise `ConfigError` where a cosine is asked for that nothing can be promised of."""
+    """Raise `ConfigError` if a cosine is asked for that cannot be promised."""
     if fidelity.cosine is None:
         return
     if folder.about.task is not Task.EMBED:
         message = f"a cosine is promised only for embeddings, and {folder.shown} is for {folder.about.task}"
     elif not has_data:
-        message = "a cosine is tested on texts like those to come: give a file of them (--data)"
+        message = "a cosine is tested on texts like those to be served: give a file of them (--data)"
     else:
         return
     raise ConfigError(f"fidelity {fidelity}: {message}")
@@ -216,11 +216,11 @@ def check_fidelity(folder: Folder, fidelity: Fidelity, *, has_data: bool) -> Non
 def build_near(
     folder: Folder, *, data: Data, fidelity: Fidelity, promise: Promise, **how: Any
 ) -> tuple[BuildReport, Nearness | None, str]:
-    """Build an embedding on the quickest backend on which its vectors are shown to stay as near as `fidelity` says.
+    """Build an embedding on the fastest backend on which its vectors are shown to stay as near as `fidelity` says.
 
-    Backends of lower precision are tried too. If what is taken is not shown on the rows of `data` to keep it, others
-    are built for. Returns what was shown, None in full precision, and why something was
-    not taken, "" if it was. Raises what `build_folder` raises.
+    Backends of lower precision are tried too. If the rows of `data` do not show that the chosen one keeps `fidelity`,
+    others are tried. Returns what was shown, None in full precision, and why a backend was not taken, "" if none was
+    refused. Raises what `build_folder` raises.
     """
     assert data.samples is not None
     named = tuple(how.pop("backends", None) or BACKENDS)
@@ -228,7 +228,7 @@ def build_near(
     while True:
         report = build_folder(folder, data=data, backends=named, tolerance=asked or fidelity.tolerance, **how)
         after, found = certify(report.directory, data.samples[1], fidelity, promise, threads=how.get("threads", 1))
-        close = report.error <= (asked or DEFAULT_TOLERANCE)  # one that is to be exact is let off nothing
+        close = report.error <= (asked or DEFAULT_TOLERANCE)  # an exact one is granted no tolerance
         if found.kept if found is not None else close:
             return replace(report, directory=after), found, "; ".join(refused)
         why = summary(found) if found is not None else f"relative error {report.error:.1e} in full precision"
@@ -250,10 +250,10 @@ def worst_error(folder: Folder, directory: ModelDirectory) -> float:
 
 
 def data_of(folder: Folder, path: Path, *, text_column: str = TEXT, label_column: str = LABEL, seed: int = 0) -> Data:
-    """Return what a file of rows has for a folder: labeled ones for learned caches, or texts to write answers to.
+    """Return a file's rows for a folder: labeled ones for learned caches, or texts to write answers to.
 
-    The rows are those to fit on and those to calibrate on, in an order that is drawn (`rows.parts_of`). Raises
-    `LatebindError` for what cannot be read, and `ConfigError` for a folder that data is of no use for.
+    The rows are those to fit on and those to calibrate on, in a random order (`rows.parts_of`). Raises `LatebindError`
+    for what cannot be read, and `ConfigError` for a folder that has no use for data.
     """
     about = folder.about
     if about.task is Task.GENERATE:

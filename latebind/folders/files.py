@@ -1,8 +1,8 @@
 """A folder as Hugging Face saves a model: which of its files are read, and what is refused because of them.
 
-What is read lies in a folder of its own (`taken`): configurations, vocabularies and safetensors, linked one by one. So
-nothing else that came with the model can be found by code that reads it: no code, no pickle, no adapter of another
-model.
+The files that are read, configurations, vocabularies and safetensors, are linked one by one into a folder of their own
+(`taken`). So code that reads it cannot find anything else that came with the model: no code, no pickle, no adapter of
+another model.
 """
 
 import json
@@ -42,7 +42,7 @@ SAVE = "save it again with `model.save_pretrained(FOLDER)`"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What is read of a folder. `path` has links to its files alone; `shown` is what people call it."""
+    """What is read of a folder. `path` has links to these files alone; `shown` is the name that users know."""
 
     path: Path
     shown: str
@@ -54,14 +54,14 @@ class Taken:
         return self.path / self.modules[0].path if self.modules else self.path
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return a configuration, empty where there is none. Raises `ConfigError`."""
+        """Return a configuration, empty if there is none. Raises `ConfigError`."""
         found = _read_json(self.path / name, self.shown) if (self.path / name).is_file() else {}
         if not isinstance(found, dict):
             raise ConfigError(f"{self.shown}: {name} is not an object: {SAVE}")
         return found
 
     def own(self, name: str) -> dict[str, Any]:
-        """Return a configuration that lies beside the network's."""
+        """Return a configuration that is beside the network's."""
         return self.json(str((self.network / name).relative_to(self.path)))
 
     def weights(self) -> list[Path]:
@@ -84,14 +84,14 @@ class Part:
     path: str
 
 
-def is_folder(said: str) -> bool:
-    """Return whether this names a folder of a model, or one at the hub, and not a function."""
-    return said.startswith(HUB) or Path(said).is_dir()
+def is_folder(source: str) -> bool:
+    """Return whether this names a folder of a model, or one at the hub, rather than a function."""
+    return source.startswith(HUB) or Path(source).is_dir()
 
 
 @contextmanager
 def taken(folder: Path, shown: str) -> Iterator[Taken]:
-    """Give what is read of a folder. Raises `ConfigError`, in one sentence, for what is not served."""
+    """Yield what is read of a folder. Raises `ConfigError`, in one sentence, for what is not served."""
     if not (folder / CONFIG).is_file() and not (folder / MODULES).is_file():
         adapter = _has(folder, ADAPTER)
         lora = " (it has only an adapter: merge it into its model first)" if adapter else ""
@@ -113,7 +113,7 @@ def _has(folder: Path, name: str) -> bool:
 
 
 def _link(folder: Path, into: Path, shown: str) -> None:
-    """Link the files that are read. What is behind links counts too: a cache of the hub consists of them."""
+    """Link the files that are read. Links are followed: a cache of the hub consists of them."""
     for number, file in enumerate(sorted(folder.iterdir())):
         if number >= MOST_FILES:
             raise ConfigError(f"{shown} has more than {MOST_FILES} files: name the folder of one model")
@@ -133,7 +133,7 @@ def _read_json(file: Path, shown: str) -> Any:
 
 
 def _modules(path: Path, shown: str) -> tuple[Part, ...]:
-    """Return the modules that sentence-transformers chains, by their order; none where there is no such list."""
+    """Return the modules that sentence-transformers chains, in order; none if there is no such list."""
     if not (path / MODULES).is_file():
         return ()
     listed, found = _read_json(path / MODULES, shown), list[Part]()
@@ -157,8 +157,8 @@ def _check(found: Taken, folder: Path) -> None:
     for file in sorted(found.path.rglob("*.json")):
         if file.name in {"tokenizer.json", "vocab.json", SHARDS}:
             continue
-        said = _read_json(file, shown)
-        if isinstance(said, dict) and said.get(CODE):
+        value = _read_json(file, shown)
+        if isinstance(value, dict) and value.get(CODE):
             raise ConfigError(
                 f"{shown} needs code of its own ({CODE} in {file.name}), and no code of a folder is run: "
                 f"save it with a class that transformers has"
@@ -185,16 +185,16 @@ def _check(found: Taken, folder: Path) -> None:
         raise ConfigError(f"{shown} has no {WEIGHTS}: {SAVE}")
 
 
-def _check_numbers(said: object, shown: str, key: str = "") -> None:
+def _check_numbers(value: object, shown: str, key: str = "") -> None:
     """Raise `ConfigError` for a whole number of a configuration that makes a network too large to wait for."""
-    if isinstance(said, dict):
-        for name, value in said.items():
-            _check_numbers(value, shown, str(name))
-    elif isinstance(said, list):
-        for value in said:
-            _check_numbers(value, shown, key)
-    elif isinstance(said, int) and abs(said) > _most(key):
-        raise ConfigError(f"{shown}: {CONFIG} says {key:.60} {said!s:.40}: no network has so many")
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_numbers(item, shown, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            _check_numbers(item, shown, key)
+    elif isinstance(value, int) and abs(value) > _most(key):
+        raise ConfigError(f"{shown}: {CONFIG} has {key:.60} {value!s:.40}: no network has so many")
 
 
 def _most(key: str) -> float:
@@ -203,7 +203,7 @@ def _most(key: str) -> float:
 
 
 def count_numbers(files: Sequence[Path], shown: str) -> int:
-    """Return how many numbers the tensors in these files have. Raises `ConfigError` for what is no such file."""
+    """Return how many numbers the tensors in these files have. Raises `ConfigError` for other files."""
     found = 0
     for file in files:
         try:

@@ -12,7 +12,7 @@ ELSEWHERE = ("onnx/*", "openvino/*", "coreml/*", "tf/*", "gguf/*", "original/*",
 
 
 def folder_name(source: str) -> str:
-    """Return what a model from this folder, or name at the hub, is called unless people say otherwise."""
+    """Return the default name of a model from this folder, or from this name at the hub."""
     last = source.removeprefix(HUB).partition("@")[0] if source.startswith(HUB) else basename(abspath(source))
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last.rpartition("/")[2]).lstrip("._-")[:128] or "model"
 
@@ -20,7 +20,7 @@ def folder_name(source: str) -> str:
 def local_folder(source: str) -> Path:
     """Return the folder on this machine that `source` names, such as models/minilm or hf:ORG/NAME@main.
 
-    Of the hub only data is fetched: configurations, vocabularies and safetensors. Raises `ConfigError`.
+    From the hub only data is fetched: configurations, vocabularies and safetensors. Raises `ConfigError`.
     """
     if not source.startswith(HUB):
         return Path(source)
@@ -54,6 +54,6 @@ def local_folder(source: str) -> Path:
         problem = (
             "is not in the cache, and the hub cannot be reached: fetch it on a machine with a network, or name a folder"
         )
-    except Exception as error:  # of its client, which tells of networks and disks in ways of its own
+    except Exception as error:  # from its client, which reports errors of networks and disks in various ways
         problem = f"cannot be fetched ({' '.join(str(error).split())[:300]})"
     raise ConfigError(f"{source} {problem}") from None

@@ -28,9 +28,9 @@ POOLER = "pooler."  # weights without which an embedding can do
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Networks of one kind: the list of transformers that names them, what makes one, and what it is for.
+    """Networks of one kind: the transformers list that names them, the class that makes one, and what it is for.
 
-    `others` are further tasks that people may choose; `seen` says what the architectures of such networks end in.
+    `others` are further tasks that users may choose; `seen` names some architectures, for messages.
     """
 
     names: str
@@ -100,7 +100,7 @@ SEQUENCES = Kind(
     "T5ForConditionalGeneration, BartForConditionalGeneration, MarianMTModel",
 )
 KINDS = (SOUNDS, TEXTS, TOKENS, PICTURES, BOXES, PLACES, SEQUENCES, FILLED, SEEN, READ, ENCODERS)
-"""In the order in which they are looked through: a name that stands in two lists is of the first kind."""
+"""In the order of search: a name in two lists is of the first kind."""
 
 LANGUAGE_MODELS = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 BETTER = "vLLM, SGLang, llama.cpp and TGI serve language models far better"
@@ -108,13 +108,13 @@ BETTER = "vLLM, SGLang, llama.cpp and TGI serve language models far better"
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network with its weights, the kind that it is, the task that it is built for, and its configuration."""
+    """A network with its weights, its kind, the task that it is built for, and its configuration."""
 
     module: nn.Module
     kind: Kind
     task: Task
     config: Foreign
-    missing: tuple[str, ...] = ()  # weights that the folder has not, of a pooler alone
+    missing: tuple[str, ...] = ()  # weights that the folder lacks, of a pooler only
 
     @property
     def takes(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Network:
 def kind_of(config: Mapping[str, Any], shown: str, *, embeds: bool = False) -> Kind:
     """Return the kind of network that a configuration describes. `embeds`: it is part of an embedding model.
 
-    Raises `ConfigError` with what is known for another, and for language models.
+    Raises `ConfigError` for language models, and, listing the known kinds, for others.
     """
     from transformers.models.auto import modeling_auto  # noqa: PLC0415  (an extra, and slow to import)
 
@@ -171,7 +171,7 @@ def task_of(kind: Kind, config: Foreign, wanted: str, shown: str) -> Task:
 
 
 def configuration(taken: Taken) -> Foreign:
-    """Return the configuration as transformers has it. Raises `ConfigError`."""
+    """Return the configuration as a transformers object. Raises `ConfigError`."""
     from transformers import AutoConfig  # noqa: PLC0415
 
     with quietly(taken, "its configuration cannot be read"):
@@ -198,7 +198,7 @@ def load_network(taken: Taken, kind: Kind, task: Task, config: Foreign) -> Netwo
         raise ConfigError(f"{shown}: {sizes}: copy the whole folder")
     made: Foreign = None
     report: dict[str, Any] = {}
-    for attention in ("sdpa", "eager"):  # some know the second alone
+    for attention in ("sdpa", "eager"):  # some support only the second
         try:
             with quietly(taken, "its weights do not fit"):
                 made, report = auto.from_pretrained(
@@ -229,7 +229,7 @@ def load_network(taken: Taken, kind: Kind, task: Task, config: Foreign) -> Netwo
 
 @contextmanager
 def quietly(taken: Taken, failed: str) -> Iterator[None]:
-    """Keep transformers from telling and from fetching anything; whatever it raises becomes one line."""
+    """Keep transformers from printing and from fetching anything; whatever it raises becomes one line."""
     from huggingface_hub import constants  # noqa: PLC0415
 
     logger = logging.getLogger("transformers")
@@ -242,11 +242,11 @@ def quietly(taken: Taken, failed: str) -> Iterator[None]:
             yield
     except (LatebindError, MemoryError):
         raise
-    except Exception as error:  # of a library that reads what anybody may have written
+    except Exception as error:  # from a library that reads files from anyone
         if isinstance(error, ModuleNotFoundError) and error.name == "transformers":  # the caller says how to install it
             raise
-        said = " ".join(str(error).replace(str(taken.path), taken.shown).split())[:300]
-        raise ConfigError(f"{taken.shown}: {failed} ({type(error).__name__}: {said})") from error
+        reason = " ".join(str(error).replace(str(taken.path), taken.shown).split())[:300]
+        raise ConfigError(f"{taken.shown}: {failed} ({type(error).__name__}: {reason})") from error
     finally:
         logger.setLevel(level)
         constants.HF_HUB_OFFLINE = online

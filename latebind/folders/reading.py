@@ -1,6 +1,6 @@
 """How a folder's own processor reads texts, pictures and sounds, as settings for serving without its code.
 
-The processor of transformers is the reference: what the settings make of trial inputs has to be what it makes of them.
+The processor of transformers is the reference: on trial inputs the settings must give the same results.
 """
 
 import io
@@ -36,12 +36,12 @@ Rows = list[dict[str, Tensor]]  # each `(1, ...)`, by input
 
 IDS, TYPES, PIXELS, SOUND = "input_ids", "token_type_ids", "pixel_values", "input_values"
 LENGTH, HEIGHT, WIDTH, SAMPLES = "L", "H", "W", "T"  # the dimensions that vary
-USUAL_LENGTH = 512  # where neither network nor tokenizer says how long a text may be
+USUAL_LENGTH = 512  # if neither network nor tokenizer limits the length of a text
 LONGEST_TEXT = 2_048  # tokens unless more are asked for: a build tries the longest, whose attention is a square of it
 SECONDS = 10  # of a sound at most, unless more samples are asked for
-LEAST_SIDE, MOST_SIDE = 33, 1_333  # of pictures of any size; the least leaves 2 places behind strides of 32
-SHORTEST = (1, 2, 3, 4, 6, 8, 16, 32, 64)  # lengths from which on a network may take texts
-CODED = ("marian",)  # families whose own tokenizer is code in transformers: their tokenizer.json is taken as it is
+LEAST_SIDE, MOST_SIDE = 33, 1_333  # of pictures of any size; the least leaves 2 places after strides of 32
+SHORTEST = (1, 2, 3, 4, 6, 8, 16, 32, 64)  # lengths from which a network may take texts
+CODED = ("marian",)  # families whose own tokenizer is code in transformers: their tokenizer.json is used unchanged
 LIMITS = (  # of sentence-transformers, named after the network
     "sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json",
     "sentence_camembert_config.json", "sentence_albert_config.json", "sentence_xlm-roberta_config.json",
@@ -87,7 +87,7 @@ class Reading:
 
 
 def reading_of(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Reading:
-    """Return how a network's inputs are read; the `wanted` dimensions are narrower than what it takes, or longer.
+    """Return how a network's inputs are read; `wanted` dimensions may narrow or extend the default ranges.
 
     Raises `ConfigError` for a folder whose inputs are read in a way that is not served.
     """
@@ -110,7 +110,7 @@ def reading_of(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Rea
 
 
 def tokenizer_of(taken: Taken) -> tuple[Foreign, bytes]:
-    """Return the folder's tokenizer and, as `tokenizer.json`, what it does without cutting and filling up.
+    """Return the folder's tokenizer and, as `tokenizer.json`, the same without truncation and padding.
 
     Raises `ConfigError` for one that is code.
     """
@@ -135,7 +135,7 @@ def tokenizer_of(taken: Taken) -> tuple[Foreign, bytes]:
         _lower_case(backend)
     backend.no_truncation()
     backend.no_padding()
-    return tokenizer, backend.to_str().encode()  # which is checked as it is opened
+    return tokenizer, backend.to_str().encode()  # checked when it is opened
 
 
 def _limits(taken: Taken) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def _fitted(row: Tensor, dim: Dim) -> Tensor:
 
 
 def _lower_case(backend: Foreign) -> None:
-    """Have a tokenizer write small letters first, as sentence-transformers does where its settings say so."""
+    """Make a tokenizer lower-case texts first, as sentence-transformers does if its settings say so."""
     from tokenizers.normalizers import Lowercase, Sequence  # noqa: PLC0415
 
     before = backend.normalizer
@@ -198,9 +198,9 @@ def _lower_case(backend: Foreign) -> None:
 
 
 def _uses_types(network: Network, tokenizer: Foreign, *, pair: bool) -> bool:
-    """Return whether a network wants to know which of two texts a token is of, or what else the tokenizer says there.
+    """Return whether a network needs the type of each token, such as which of two texts it belongs to.
 
-    Without that input all are 0, as they are of a single text for most.
+    Without that input all are 0, as they are for a single text with most tokenizers.
     """
     takes = TYPES in network.takes and TYPES in tokenizer.model_input_names
     if not takes or getattr(network.config, "type_vocab_size", 2) < 2:
@@ -216,14 +216,14 @@ def _length(
     wanted: Dim | None,
     taken: Taken,
 ) -> Dim:
-    """Return how long texts may be, in tokens: what is wanted, else what the network and who saved it allow."""
+    """Return how long texts may be, in tokens: `wanted`, else what the network and the saved limits allow."""
     config = network.config
     most = [LONGEST_TEXT]
     positions = getattr(config, "max_position_embeddings", None)
     if isinstance(positions, int) and positions > 0:
         most.append(positions - _offset(network.module))
-    said = limits.get("max_seq_length")
-    most += [number for number in (said, tokenizer.model_max_length) if isinstance(number, int) and number < 1 << 30]
+    saved = (limits.get("max_seq_length"), tokenizer.model_max_length)
+    most += [number for number in saved if isinstance(number, int) and number < 1 << 30]
     longest = wanted.most if wanted else min(most) if len(most) > 1 else USUAL_LENGTH
     filler = {name: int(name == MASK) for name in names}
     filler[IDS] = next(number for number in (tokenizer.unk_token_id, tokenizer.eos_token_id, 0) if number is not None)
@@ -232,7 +232,7 @@ def _length(
         try:
             with torch.inference_mode():
                 network.module(**{name: torch.full((1, length), number) for name, number in filler.items()})
-        except Exception as error:  # of a network, for a length that it does not take
+        except Exception as error:  # raised by a network for a length that it does not take
             return f"{type(error).__name__}: {' '.join(str(error).split())}"
         return ""
 
@@ -248,7 +248,7 @@ def _length(
 
 
 def _offset(module: nn.Module) -> int:
-    """Return how many places of a table of positions no token has, as that of RoBERTa: those up to its padding's."""
+    """Return how many entries of a table of positions no token uses, as in RoBERTa: those up to the padding's."""
     for name, part in module.named_modules():
         if name.rpartition(".")[2] == "position_embeddings" and isinstance(part, nn.Embedding):
             return 0 if part.padding_idx is None else part.padding_idx + 1
@@ -256,9 +256,9 @@ def _offset(module: nn.Module) -> int:
 
 
 def _prompts(taken: Taken) -> tuple[dict[str, str], str]:
-    """Return what may be put before a text by its name, and which is by default."""
-    said = taken.json("config_sentence_transformers.json")
-    prompts, usual = said.get("prompts") or {}, said.get("default_prompt_name") or ""
+    """Return the prompts that may precede a text, by name, and the name of the default one."""
+    config = taken.json("config_sentence_transformers.json")
+    prompts, usual = config.get("prompts") or {}, config.get("default_prompt_name") or ""
     if not isinstance(prompts, dict) or any(not isinstance(text, str) for text in prompts.values()):
         raise ConfigError(f"{taken.shown} has prompts that are not texts (config_sentence_transformers.json)")
     if usual and usual not in prompts:
@@ -307,7 +307,7 @@ def _pictures(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Read
 
 
 def _saved(taken: Taken, part: str) -> dict[str, Any]:
-    """Return the settings of a processor as the folder has them: in a file of their own, or beside those of others."""
+    """Return the settings of a processor in the folder: in a file of their own, or among those of others."""
     found = taken.json("preprocessor_config.json") or taken.json("processor_config.json").get(part)
     if not isinstance(found, dict) or not found:
         raise ConfigError(f"{taken.shown} has no preprocessor_config.json: save its processor beside the network")
@@ -337,7 +337,7 @@ def _sounds(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Readin
         made = type(processor).__name__
         raise ConfigError(f"{taken.shown} reads spectrograms ({made}): served are networks that read samples")
     config, rate = network.config, int(processor.sampling_rate)
-    least = 2  # of what convolutions leave; an export takes one of it for a reason
+    least = 2  # outputs of the convolutions: an export would fix a single one
     for kernel, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
         least = (least - 1) * stride + kernel
     dim = wanted.get(SAMPLES) or Dim(SAMPLES, least, SECONDS * rate)
@@ -367,7 +367,7 @@ def _sounds(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> Readin
 
 
 def _as_wave(rate: int, count: int) -> bytes:
-    """Return so many samples of a rising tone and noise as WAV."""
+    """Return `count` samples of a rising tone and noise as WAV."""
     times = np.arange(count) / rate
     values = 0.4 * np.sin(2 * np.pi * (200 + 400 * times) * times) + np.random.default_rng(count).normal(0, 0.05, count)
     file = io.BytesIO()

@@ -1,6 +1,6 @@
 """Labeled texts, pictures and sounds in users' files, from which learned caches of a folder are made.
 
-Reading them takes no transformers, so that a model that was built can be calibrated and measured on such files too.
+Reading them does not need transformers, so a built model can be calibrated and measured on such files too.
 """
 
 import csv
@@ -20,7 +20,7 @@ from latebind.learned.samples import Samples
 from latebind.preprocessing.preprocessor import CUT, Prepared, Preprocessor, Raw
 
 RAW = {Media.TEXT: TEXT, Media.PICTURE: "image", Media.SOUND: "sound"}  # the raw inputs of labeled rows
-SPLIT, FIT, CALIBRATE = "split", "train", "validation"  # a column, and what it may say
+SPLIT, FIT, CALIBRATE = "split", "train", "validation"  # a column, and its values
 ENDINGS = {
     Media.PICTURE: {".jpg", ".jpeg", ".png", ".webp"},
     Media.SOUND: {".wav", ".flac"},
@@ -34,7 +34,7 @@ WORDS = {Media.PICTURE: "pictures", Media.SOUND: "sounds"}
 
 @dataclass(frozen=True, slots=True)
 class Labeled:
-    """Raw rows by input, equally many, and optionally their classes, by number, and their use."""
+    """Raw rows by input, equally many for each, and optionally their classes, by number, and their use."""
 
     raw: Mapping[str, Sequence[Raw]]
     labels: Sequence[int] = ()
@@ -51,10 +51,10 @@ def read_labeled(
 ) -> Labeled:
     """Return the rows of a table, or of a folder with a subfolder of pictures or sounds for each class.
 
-    A table has texts, or names of files beside it in the column `image` or `sound`; it may have them themselves, as
-    Parquet can. Its column `split` may say which rows are to fit on (`train`) and which to calibrate (`validation`).
-    `labels` are the names of the model's classes; a table may also have their numbers. Rows come as they stand in the
-    file. Raises `ConfigError`, which names the row.
+    A table has texts, or names of files beside it in the column `image` or `sound`, or, in Parquet, their contents. Its
+    column `split` may say which rows are to fit on (`train`) and which to calibrate on (`validation`). `labels` are the
+    names of the model's classes; a table may also have their numbers. Rows keep the order of the file. Raises
+    `ConfigError`, which names the row.
     """
     if path.suffix in TABLES:
         return _read_table(path, media, labels, text_column if media is Media.TEXT else RAW[media], label_column)
@@ -68,7 +68,7 @@ def read_labeled(
 
 
 def read_samples(preprocessor: Preprocessor, labeled: Labeled, inputs: Sequence[str]) -> tuple[Samples, str]:
-    """Return rows as these inputs of a model, and a note about those that were cut to fit, "" if none was.
+    """Return rows as these inputs of a model, and a note about those that were cut to fit, "" if none were.
 
     Raises `LatebindError` for what cannot be read.
     """
@@ -83,17 +83,17 @@ def read_samples(preprocessor: Preprocessor, labeled: Labeled, inputs: Sequence[
 
 
 def parts_of(samples: Samples, labeled: Labeled, *, seed: int) -> tuple[Samples, Samples]:
-    """Return the rows to fit on and those to calibrate on, in an order that is drawn: files may have one class first.
+    """Return the rows to fit on and those to calibrate on, in random order: files may have one class first.
 
-    They are halves where the file does not say which are which. Raises `ConfigError` where it says something else.
+    They are halves if the file does not say which are which. Raises `ConfigError` for other values there.
     """
     if not labeled.splits:
         return samples.halves(seed)
     if CALIBRATE not in labeled.splits or {*labeled.splits} - {FIT, CALIBRATE}:
-        said = ", ".join(sorted({repr(each)[:40] for each in labeled.splits}))
-        wanted = f"rows to learn from say {FIT!r}, rows to calibrate on {CALIBRATE!r}"
+        values = ", ".join(sorted({repr(each)[:40] for each in labeled.splits}))
+        wanted = f"rows to learn from have {FIT!r}, rows to calibrate on {CALIBRATE!r}"
         raise ConfigError(
-            f"--data: {SPLIT!r} says {said:.200}: {wanted}; leave the column out to split the rows at random"
+            f"--data: {SPLIT!r} has {values:.200}: {wanted}; leave the column out to split the rows at random"
         )
     fits = torch.tensor([each == FIT for each in labeled.splits])
     order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(seed))
@@ -101,7 +101,7 @@ def parts_of(samples: Samples, labeled: Labeled, *, seed: int) -> tuple[Samples,
 
 
 def read_texts(path: Path, *, text_column: str = TEXT) -> list[str]:
-    """Return the texts of a table, whatever else it has. Raises `ConfigError`, which names the row."""
+    """Return the texts of a table, ignoring other columns. Raises `ConfigError`, which names the row."""
     if path.suffix not in TABLES:
         raise ConfigError(f"--data {path}: give a table of texts, a file that ends in {', '.join(TABLES)}")
     found = list[str]()
@@ -121,7 +121,7 @@ def read_texts(path: Path, *, text_column: str = TEXT) -> list[str]:
 
 
 def _read_tree(path: Path, media: Media, labels: Sequence[str]) -> Labeled:
-    """Return what lies in the folders of classes."""
+    """Return the files in the folders of classes."""
     raw, found = list[Raw](), list[int]()
     for folder in sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")):
         number = _label(folder.name, labels, f"{folder}")
@@ -143,7 +143,7 @@ def _content(file: Path) -> bytes:
 
 
 def _read_table(path: Path, media: Media, labels: Sequence[str], column: str, label_column: str) -> Labeled:
-    """Return the rows of a table. Second texts count where there is a column of these."""
+    """Return the rows of a table. Second texts are read if there is a column of them."""
     raw, pairs, found, splits = list[Raw](), list[Raw](), list[int](), list[object]()
     options = {
         column: "name the column with --text-column" if media is Media.TEXT else f"give the files of {WORDS[media]}"
@@ -175,33 +175,33 @@ def _read_table(path: Path, media: Media, labels: Sequence[str], column: str, la
     return Labeled(rows, found, splits)
 
 
-def _file(said: object, path: Path, where: str) -> bytes:
-    """Return the picture or sound that a table names, or has itself, as Parquet of Hugging Face's datasets does."""
-    if isinstance(said, Mapping):
-        said = said.get("bytes") or said.get("path")
-    if isinstance(said, bytes):
-        return said
-    if not isinstance(said, str):
-        raise ConfigError(f"{where}: {said!r:.80} names no file")
-    if not (file := path.parent / said).is_file():
-        raise ConfigError(f"{where}: there is no file {said!r:.200}; names are relative to {path.parent}")
+def _file(value: object, path: Path, where: str) -> bytes:
+    """Return the picture or sound that a table names, or contains, as Hugging Face datasets in Parquet do."""
+    if isinstance(value, Mapping):
+        value = value.get("bytes") or value.get("path")
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise ConfigError(f"{where}: {value!r:.80} is not the name of a file")
+    if not (file := path.parent / value).is_file():
+        raise ConfigError(f"{where}: there is no file {value!r:.200}; names are relative to {path.parent}")
     return _content(file)
 
 
-def _label(said: object, labels: Sequence[str], where: str) -> int:
+def _label(value: object, labels: Sequence[str], where: str) -> int:
     """Return the number of a class that is given by its name or number."""
-    if isinstance(said, str) and said in labels:
-        return labels.index(said)
-    number = int(said) if isinstance(said, str) and said.isdecimal() and len(said) < 10 else said
+    if isinstance(value, str) and value in labels:
+        return labels.index(value)
+    number = int(value) if isinstance(value, str) and value.isdecimal() and len(value) < 10 else value
     if isinstance(number, float) and number.is_integer():
         number = int(number)
     if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < len(labels):
         return number
-    raise ConfigError(f"{where}: there is no class {str(said)!r:.80}{instead(str(said), labels)}")
+    raise ConfigError(f"{where}: there is no class {str(value)!r:.80}{instead(str(value), labels)}")
 
 
 def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of a table by column. Raises `ConfigError` for what is none."""
+    """Yield the rows of a table by column. Raises `ConfigError` for other files."""
     if path.suffix == ".parquet":
         yield from _parquet(path)
         return

@@ -1,9 +1,9 @@
 """T5, BART and Marian as sequence models: encoder and step around the weights of transformers' networks.
 
-Answers are token for token those of `generate(num_beams=1, do_sample=False)`. What is attended to is kept: keys and
-values of what was read are computed once, those of each token as it is written, and a step takes no more of them than
-its longest row has. A network of transformers keeps its rows at one position and grows its caches by copying; here rows
-are at positions of their own, and nothing that is kept is copied.
+Answers are token for token those of `generate(num_beams=1, do_sample=False)`. Keys and values are cached: those of the
+input are computed once, those of each token when it is written, and a step takes no more of them than its longest row
+has. A transformers network keeps its rows at one position and grows its caches by copying; here each row has its own
+position, and caches are not copied.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ from latebind.sequence.state import WRITTEN
 Foreign = Any  # an object of transformers
 State = dict[str, Tensor]
 
-LEAST = torch.finfo(torch.float32).min  # added to the scores of what is not there: no weight is left of it
-USUAL_ANSWER = 20  # tokens, where a folder says nothing: `generate` stops there too
+LEAST = torch.finfo(torch.float32).min  # added to the scores of padding, whose weight becomes 0
+USUAL_ANSWER = 20  # tokens, if a folder gives no limit: `generate` stops there too
 DRAWN = 16  # rows
-POSITIONS = 512  # of inputs, where positions are relative and a folder says nothing
+POSITIONS = 512  # of inputs, if positions are relative and a folder gives no limit
 # Settings of `generate` that change the probabilities and are not supported here, with their neutral values.
 NOT_FOLLOWED: dict[str, tuple[object, ...]] = {
     "num_beams": (None, 1),
@@ -43,7 +43,7 @@ NOT_FOLLOWED: dict[str, tuple[object, ...]] = {
 
 
 def _joined(layers: Sequence[Foreign], scale: float) -> nn.Linear:
-    """Return one layer that gives what these give, one behind the other; what the first one gives is scaled."""
+    """Return one layer whose output concatenates those of these layers; that of the first one is scaled."""
     with_bias = layers[0].bias is not None
     found = nn.Linear(layers[0].in_features, sum(layer.out_features for layer in layers), bias=with_bias)
     first, *others = layers
@@ -55,7 +55,7 @@ def _joined(layers: Sequence[Foreign], scale: float) -> nn.Linear:
 
 
 class Attention(nn.Module):
-    """Attention of tokens to each other, over `heads`: of all that is read, and of one that is written."""
+    """Self-attention with `heads`: of all tokens of an input, or of one token that is written."""
 
     def __init__(self, query: Foreign, key: Foreign, value: Foreign, out: Foreign, *, heads: int, scale: float) -> None:
         super().__init__()
@@ -71,10 +71,10 @@ class Attention(nn.Module):
         return attended
 
     def write(self, given: Tensor, keys: Tensor, values: Tensor, *, bias: Tensor, own_bias: Tensor) -> list[Tensor]:
-        """Attend from one token `(B, width)` to those before it and to itself; return that, its key and its value.
+        """Attend from one token `(B, width)` to those before it and to itself; return the output, its key, its value.
 
         `keys` and `values` are `(B, heads, T, size)`, `bias` `(B, 1 or heads, 1, T)`, and `own_bias` `(1 or heads, 1)`
-        is that of the token for itself. To write its key to its place first would copy all of the others.
+        is that of the token for itself. Writing its key to its place first would copy all of the others.
         """
         query, key, value = self.all(given).unflatten(1, (3, self.heads, 1, -1)).unbind(1)
         before = torch.matmul(query, keys.transpose(2, 3)) + bias
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
 
 class Across(nn.Module):
-    """Attention of a token that is written to all that was read."""
+    """Cross-attention of a token that is written to the input."""
 
     def __init__(self, query: Foreign, key: Foreign, value: Foreign, out: Foreign, *, heads: int, scale: float) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Across(nn.Module):
         self.out = out
 
     def memory(self, read: Tensor) -> tuple[Tensor, ...]:
-        """Return keys and values `(B, heads, L, size)` of what was read, `(B, L, width)`."""
+        """Return keys and values `(B, heads, L, size)` of the input `(B, L, width)`."""
         found: tuple[Tensor, ...] = self.both(read).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind()
         return found
 
@@ -108,9 +108,9 @@ class Across(nn.Module):
 
 
 class Layer(nn.Module):
-    """A layer of encoder or decoder: attention, attention across (of a decoder) and what feeds forward.
+    """A layer of encoder or decoder: self-attention, cross-attention (in a decoder) and a feed-forward part.
 
-    Each part adds to what it is given, and has a norm, `first` or behind the sum.
+    Each part adds to its input, and has a norm, `first` or after the sum.
     """
 
     def __init__(self, own: Attention, feed: nn.Module, norms: Sequence[nn.Module], across: Across | None) -> None:
@@ -131,8 +131,8 @@ class Layer(nn.Module):
     def write(self, given: Tensor, kept: Sequence[Tensor], bias: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return `(B, width)` of a token, its key and its value.
 
-        `kept` are keys and values of tokens before, and of what was read; `bias` is that of tokens, of the token for
-        itself, and of what was read.
+        `kept` are keys and values of earlier tokens, and of the input; `bias` is that of earlier tokens, of the token
+        for itself, and of the input.
         """
         assert self.across is not None, "an encoder does not generate"
         keys, values, read_keys, read_values = kept
@@ -152,9 +152,9 @@ class Layer(nn.Module):
 
 
 class Side(nn.Module):
-    """Encoder or decoder: vectors for words and places, layers, and what the scores of a distance are changed by.
+    """Encoder or decoder: embeddings of words and positions, layers, and a score bias for each distance.
 
-    `distances` `(distances, heads)` begin with that of the furthest token ahead (`ahead` of it), in an encoder.
+    `distances` `(distances, heads)` begin, in an encoder, with that of the furthest token ahead (`ahead` places).
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Side(nn.Module):
             layer.first = first
 
     def begin(self, tokens: Tensor, places: Tensor) -> Tensor:
-        """Return what the first layer takes, `(..., width)` for tokens `(...)` at these places."""
+        """Return the input of the first layer, `(..., width)`, for tokens `(...)` at these places."""
         given = embedding(tokens, self.get_buffer("words"))
         if self.scale != 1.0:
             given = given * self.scale
@@ -191,9 +191,9 @@ class Side(nn.Module):
 
 
 class SequenceNetwork(nn.Module):
-    """A network that `latebind.sequence` takes: `encode`, `step`, and the attributes that it asks for.
+    """A network that `latebind.sequence` takes: `encode`, `step`, and the attributes that it needs.
 
-    `longest_input` is the most tokens that it reads. `notes` say what of the folder's wishes is not followed.
+    `longest_input` is the most tokens that it reads. `notes` name settings of the folder that are not followed.
     """
 
     def __init__(self, reader: Side, writer: Side, answer: nn.Linear, *, scale: float, longest_input: int) -> None:
@@ -223,7 +223,7 @@ class SequenceNetwork(nn.Module):
         return state
 
     def step(self, token: Tensor, position: Tensor, **state: Tensor) -> State:
-        """Return the logits `(B, words)` behind `token` `(B,)` at `position` `(B,)`, and its keys and values."""
+        """Return the logits `(B, words)` after `token` `(B,)` at `position` `(B,)`, and its keys and values."""
         side = self.writer
         places, read = (torch.arange(state[name].shape[2]) for name in ("keys_0", "read_keys_0"))
         of_read = _hidden(read >= state["length"][:, None])
@@ -248,7 +248,7 @@ class SequenceNetwork(nn.Module):
 
 
 def _hidden(places: Tensor) -> Tensor:
-    """Return what to add to scores, `(B, 1, 1, L)`, where these `places` `(B, L)` bool are not there."""
+    """Return what to add to scores, `(B, 1, 1, L)`, to hide all but these `places` `(B, L)` bool."""
     return (places.float() * LEAST)[:, None, None]
 
 
@@ -289,7 +289,7 @@ def _of_t5(kind: type[Any], made: Foreign) -> Any:
 def _bart(network: Foreign, longest_input: int, longest_output: int) -> SequenceNetwork:
     """BART, mBART and Marian: a vector for each position, scores scaled by the size of a head.
 
-    Norms come behind the sums, but first in mBART.
+    Norms come after the sums, but first in mBART.
     """
     del longest_output
     config, inner = network.config, network.model
@@ -340,7 +340,7 @@ FAMILIES: dict[str, Callable[[Foreign, int, int], SequenceNetwork]] = {
 def sequence_of(
     network: Foreign, shown: str, *, longest_input: int | None = None, longest_output: int | None = None
 ) -> SequenceNetwork:
-    """Return a network of transformers as a sequence model; `shown` is what people call its folder.
+    """Return a transformers network as a sequence model; `shown` is the folder's name for users.
 
     It reads at most `longest_input` tokens, as far as it has positions for them, and writes at most `longest_output`,
     by default as many as `generate` does. It keeps the weights of `network`. Raises `ConfigError`, in one sentence,
@@ -366,7 +366,7 @@ def sequence_of(
 
 
 def example_tokens(module: SequenceNetwork, rows: Sequence[Sequence[int]] = ()) -> Tensor:
-    """Return rows to build on, `(N, longest input)`: these ones, cut off and filled up, or drawn ones without any."""
+    """Return rows to build on, `(N, longest input)`: these, cut off or padded, or random ones if there are none."""
     longest, words = module.longest_input, len(module.reader.get_buffer("words"))
     if rows:
         return torch.tensor([[*row[:longest], *[module.padding] * (longest - len(row))] for row in rows])
@@ -374,11 +374,11 @@ def example_tokens(module: SequenceNetwork, rows: Sequence[Sequence[int]] = ()) 
     return torch.where(drawn == module.padding, (module.padding + 1) % words, drawn)
 
 
-# What a folder wants to be written ------------------------------------------------------------------------------------
+# What a folder's settings ask for -------------------------------------------------------------------------------------
 
 
 class Wishes(NamedTuple):
-    """What `generation_config.json` says, as far as an answer is greedy."""
+    """The contents of `generation_config.json` that matter for greedy answers."""
 
     start: int
     end: int
@@ -389,13 +389,13 @@ class Wishes(NamedTuple):
 
 
 def _wishes(given: Foreign, shown: str, longest: int | None) -> Wishes:
-    """Return what a `GenerationConfig` says. Raises `ConfigError`."""
+    """Return the contents of a `GenerationConfig`. Raises `ConfigError`."""
 
-    def said(name: str) -> Any:
+    def setting(name: str) -> Any:
         return getattr(given, name, None)
 
     def tokens(name: str) -> list[int]:
-        found = said(name)
+        found = setting(name)
         return [] if found is None else [int(one) for one in (found if isinstance(found, list | tuple) else [found])]
 
     start = tokens("decoder_start_token_id") or tokens("bos_token_id")
@@ -404,29 +404,29 @@ def _wishes(given: Foreign, shown: str, longest: int | None) -> Wishes:
     if missing := [name for name, found in lacking.items() if not found]:
         raise ConfigError(f"{shown}: its generation_config.json has no {missing[0]}: add the number of that token")
     notes = [
-        f"{name}={said(name)!s:.60} is not followed: answers are greedy"
+        f"{name}={setting(name)!s:.60} is not followed: answers are greedy"
         for name, neutral in NOT_FOLLOWED.items()
-        if said(name) not in neutral
+        if setting(name) not in neutral
     ]
     if longest is None:
-        if (most := said("max_new_tokens")) is None and (whole := said("max_length")) is not None:
-            most = whole - 1  # with the token that answers begin behind
+        if (most := setting("max_new_tokens")) is None and (whole := setting("max_length")) is not None:
+            most = whole - 1  # which counts the token before the answer
         longest = USUAL_ANSWER if most is None else most
         if most is None:
             notes.append(
                 f"answers have at most {USUAL_ANSWER} tokens, because generation_config.json has no max_length"
             )
-    bad = said("bad_words_ids") or []
+    bad = setting("bad_words_ids") or []
     if any(len(one) > 1 for one in bad):
         notes.append("bad_words_ids of several tokens are not followed")
     never = {*chain.from_iterable(one for one in bad if len(one) == 1)} - {*ends} | {*tokens("suppress_tokens")}
-    least = said("min_new_tokens")
+    least = setting("min_new_tokens")
     rules = Rules(
         ends=tuple(ends[1:]),
         first=next(iter(tokens("forced_bos_token_id")), None),
         last=min(tokens("forced_eos_token_id"), default=None),
         never=tuple(sorted(never)),
-        shortest=min(max((said("min_length") or 0) - 1, 0) if least is None else least, longest),
-        unlike=min(said("no_repeat_ngram_size") or 0, longest + 1),
+        shortest=min(max((setting("min_length") or 0) - 1, 0) if least is None else least, longest),
+        unlike=min(setting("no_repeat_ngram_size") or 0, longest + 1),
     )
     return Wishes(start[0], ends[0], padding[0], longest, rules, tuple(notes))

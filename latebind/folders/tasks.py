@@ -19,9 +19,9 @@ from latebind.folders.networks import POOLER, Network
 
 EMBEDDING, LOGITS, BOXES = "embedding", "logits", "boxes"  # the outputs
 MASK = "attention_mask"
-NO_OBJECT = "no object"  # the class behind those of the configuration, in detectors that have one
+NO_OBJECT = "no object"  # the class after those of the configuration, in detectors that have one
 
-POOLINGS = {  # of sentence-transformers: what its configuration calls them, and what it called them once
+POOLINGS = {  # of sentence-transformers: current and earlier names in its configuration
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
@@ -35,7 +35,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class Pooled(nn.Module):
-    """An encoder of texts whose hidden states become one vector, and what follows on that."""
+    """An encoder of texts whose hidden states are pooled to one vector, and the layers after that."""
 
     def __init__(self, network: nn.Module, poolings: Sequence[str], after: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Pooled(nn.Module):
     def forward(self, **rows: Tensor) -> dict[str, Tensor]:
         """Map tokens, `(B, L) int64` each, to an embedding `(B, D) float32`."""
         hidden = self.network(**rows).last_hidden_state
-        counts = rows[MASK] != 0  # a mask may be any whole number, and as a factor it would be mostly rounding
+        counts = rows[MASK] != 0  # a mask may be any whole number: as a factor it would amplify rounding
         found = [pooled(hidden, counts, pooling) for pooling in self._poolings]
         return {EMBEDDING: self.after(found[0] if len(found) == 1 else torch.cat(found, -1))}
 
@@ -94,7 +94,7 @@ class Seen(nn.Module):
 
 
 class Scored(nn.Module):
-    """A network with a head: its logits, and boxes where it detects objects."""
+    """A network with a head: its logits, and boxes if it detects objects."""
 
     def __init__(self, network: nn.Module, *, boxes: bool = False) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Scored(nn.Module):
         self._boxes = boxes
 
     def forward(self, **rows: Tensor) -> dict[str, Tensor]:
-        """Map the inputs to logits `(B, ...) float32`, and boxes `(B, Q, 4) float32`: middles and sizes, 0 to 1."""
+        """Map the inputs to logits `(B, ...) float32`, and boxes `(B, Q, 4) float32`: centers and sizes, 0 to 1."""
         found = self.network(**rows)
         return {LOGITS: found.logits, BOXES: found.pred_boxes} if self._boxes else {LOGITS: found.logits}
 
@@ -137,7 +137,7 @@ def around(network: Network, taken: Taken) -> tuple[nn.Module, list[str]]:
 
 
 def _poolings(settings: Mapping[str, Any], taken: Taken) -> tuple[str, ...]:
-    """Return the poolings whose vectors stand one behind another, as sentence-transformers reads its settings."""
+    """Return the poolings whose vectors are concatenated, as sentence-transformers reads its settings."""
     named = settings.get("pooling_mode")
     found = [named] if isinstance(named, str) else named
     if found is None:
@@ -158,7 +158,7 @@ def _dense(settings: Mapping[str, Any], place: str, taken: Taken) -> nn.Module:
         raise ConfigError(f"{taken.shown} has a Dense module with {found}: served are {', '.join(ACTIVATIONS)}")
     file = taken.path / place / "model.safetensors"
     if not file.is_file():
-        raise ConfigError(f"{taken.shown} has the weights of {place} in no safetensors file: {SAVE}")
+        raise ConfigError(f"{taken.shown} has no safetensors file with the weights of {place}: {SAVE}")
     try:
         weights = load_file(file)
     except SafetensorError as error:
@@ -182,20 +182,20 @@ def labels_of(network: Network, classes: int) -> tuple[str, ...]:
 
 
 def activation_of(network: Network, taken: Taken, classes: int) -> Activation | None:
-    """Return what makes scores of a network's logits, as transformers and sentence-transformers have it."""
+    """Return what turns a network's logits into scores, as in transformers and sentence-transformers."""
     config = network.config
     problem = getattr(config, "problem_type", None)
     if network.task is Task.EMBED or (network.task is Task.CLASSIFY and problem == "regression"):
         return None
     if network.task is Task.RERANK:
-        said = (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")
-        said = said or getattr(config, "sbert_ce_default_activation_function", None)
-        said = said or taken.json("config_sentence_transformers.json").get("activation_fn") or "torch.nn.Sigmoid"
+        name = (getattr(config, "sentence_transformers", None) or {}).get("activation_fn")
+        name = name or getattr(config, "sbert_ce_default_activation_function", None)
+        name = name or taken.json("config_sentence_transformers.json").get("activation_fn") or "torch.nn.Sigmoid"
         found = {"Sigmoid": Activation.SIGMOID, "Identity": None}
-        if (kind := str(said).rpartition(".")[2]) not in found:
-            raise ConfigError(f"{taken.shown} makes scores by {said!s:.80}: served are Sigmoid and Identity")
+        if (kind := str(name).rpartition(".")[2]) not in found:
+            raise ConfigError(f"{taken.shown} makes scores with {name!s:.80}: served are Sigmoid and Identity")
         return found[kind]
-    if network.task is Task.DETECT:  # where no class says that there is none, each has a score of its own
+    if network.task is Task.DETECT:  # without a class for no object, each class has an independent score
         return Activation.SOFTMAX if classes == len(config.id2label) + 1 else Activation.SIGMOID
     multi = network.task is Task.CLASSIFY and (problem == "multi_label_classification" or classes == 1)
     return Activation.SIGMOID if multi else Activation.SOFTMAX

@@ -18,21 +18,21 @@ from latebind.program.verify import relative_error
 from latebind.sequence.export import TOKENS
 
 WRITTEN = "M"  # tokens of an answer: the dimension of what clients get
-COMPARED = 4  # texts, and tokens of each answer, for which the network itself is asked
-SAME = 1e-3  # by which a number may differ there, of the largest
+COMPARED = 4  # texts, and tokens of each answer, on which the network itself is run
+SAME = 1e-3  # by which a number may differ there, relative to the largest
 MEASURED = 256  # rows of data whose answers' lengths are measured
 
 
 def writing_of(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> tuple[SequenceNetwork, Reading]:
-    """Return a network as a sequence model, and how its texts are read; `wanted` says how long these and answers are.
+    """Return a network as a sequence model, and how its texts are read; `wanted` limits the lengths of both texts.
 
-    Raises `ConfigError` for what is not served, and where the model would not say what the network says.
+    Raises `ConfigError` for what is not served, and if the model would not answer as the network does.
     """
     for name, dim in wanted.items():
         if name not in {READ, WRITTEN}:
             raise ConfigError(f"--dim {name}: {taken.shown} reads {READ} tokens and writes {WRITTEN}")
         if (dim.least, dim.step) != (1, 1):
-            raise ConfigError(f"--dim {name}={dim.written()}: a text may be of any length: give 1..{dim.most}")
+            raise ConfigError(f"--dim {name}={dim.written()}: texts may have any length: give 1..{dim.most}")
     tokenizer, data = tokenizer_of(taken)
     limit = tokenizer.model_max_length
     most = min(limit, LONGEST_TEXT) if isinstance(limit, int) and limit < 1 << 30 else None
@@ -69,7 +69,7 @@ def writing_of(network: Network, taken: Taken, wanted: Mapping[str, Dim]) -> tup
 
 @torch.inference_mode()
 def _compare(module: SequenceNetwork, network: Network, texts: Rows, shown: str) -> None:
-    """Raise `ConfigError` where a sequence model finds other words likely than its network does."""
+    """Raise `ConfigError` if a sequence model finds other words likely than its network does."""
     for row in texts:
         tokens = row[TOKENS]
         words = tokens[:, torch.arange(COMPARED) % tokens.shape[1]] % module.answer.out_features
@@ -88,9 +88,9 @@ def _compare(module: SequenceNetwork, network: Network, texts: Rows, shown: str)
 
 
 def tokens_of(preprocessor: Preprocessor, texts: Sequence[str]) -> tuple[list[list[int]], str]:
-    """Return the tokens of texts like those to come, of a few hundred at most, for the lengths of their answers.
+    """Return the tokens of a few hundred texts at most, like those to be served, for the lengths of their answers.
 
-    And a note about texts that were cut to fit, "" if none was. Raises `LatebindError` for what cannot be read.
+    And a note about texts that were cut to fit, "" if none were. Raises `LatebindError` for what cannot be read.
     """
     some = texts[:: max(1, -(-len(texts) // MEASURED))]
     rows = preprocessor.prepare({TEXT: some}, CUT)

@@ -1,8 +1,9 @@
 """The client of the fork server: starts it, asks it for processes and learns when they end.
 
-Processes of a machine share imports: who is `lending` has its fork server fork another's, without importing torch.
-The borrower sends the socket on which its fork server will serve. That server ends with the borrower, not with the
-lender. Replicas get the lender's path as an argument, other processes find it in their environment.
+Processes of a machine share imports: a process that is `lending` lets its fork server fork that of another process,
+which then need not import torch. The borrower sends the socket on which its fork server will serve. That server ends
+with the borrower, not with the lender. Replicas get the lender's path as an argument, other processes find it in their
+environment.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ class Forked:
         self.pid, self._handle = process, handle
 
     def ended(self, seconds: float) -> bool:
-        """Wait at most so long for its end; return whether it has ended. Several threads may wait."""
+        """Wait at most `seconds` for its end; return whether it has ended. Several threads may wait."""
         poll = select.poll()
         poll.register(self._handle, select.POLLIN)
         return bool(poll.poll(1000.0 * seconds))
@@ -48,7 +49,7 @@ class Forked:
     def end(self, patience: float) -> bool:
         """Wait for its end, and kill it after `patience` seconds; return whether it ended by itself.
 
-        One that the kernel does not let go of even then is left behind.
+        One that does not end even then is left behind.
         """
         if self.ended(patience):
             return True
@@ -85,7 +86,7 @@ class ForkServer:
         self.close()
 
     def warm(self) -> None:
-        """Let the server start importing, so that the first process starts sooner; does not wait."""
+        """Start the server's imports, so that the first process starts sooner; does not wait."""
         with self._lock:
             self._connected()
 
@@ -147,7 +148,7 @@ class ForkServer:
             socket.send_fds(connected, [message], descriptors)
             answer, handles, _, _ = socket.recv_fds(connected, MESSAGE_BYTES, 1)
         except TimeoutError:
-            self._disconnect()  # what it still answers would be taken for the answer to a later request
+            self._disconnect()  # its late answer would be taken for that to a later request
             raise
         if not answer:
             raise ConnectionResetError(errno.ECONNRESET, "the fork server has ended; its last words are in the log")
@@ -204,7 +205,7 @@ def fork_server() -> ForkServer:
 
 @contextmanager
 def lending(forks: ForkServer, place: Path) -> Iterator[None]:
-    """Lend what `forks` has imported, at the path `place`, within the context; any user who may open it can borrow."""
+    """Lend the imports of `forks` at the path `place` within the context; any user who may open it can borrow."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         with _short_path(place) as name:
             listening.bind(name)
@@ -214,7 +215,7 @@ def lending(forks: ForkServer, place: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            listening.shutdown(socket.SHUT_RDWR)  # which wakes the thread
+            listening.shutdown(socket.SHUT_RDWR)  # wakes the thread
             thread.join()
 
 
@@ -237,7 +238,7 @@ def _lend(forks: ForkServer, listening: socket.socket) -> None:
 
 @contextmanager
 def _short_path(place: Path) -> Iterator[str]:
-    """Yield a name to bind or connect a socket at `place`, whose own may be longer than a socket takes."""
+    """Yield a name to bind or connect a socket at `place`, whose path may be too long for a socket."""
     folder = os.open(place.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{place.name}"

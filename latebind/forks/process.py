@@ -1,7 +1,7 @@
 """The fork server: `python -m latebind.forks.process`. Started by `client`, never by hand.
 
 It imports what engines and similar processes need, then forks one for each request. It has one thread, and no state
-but which processes have not ended yet. It ends with the process that started it, or when it is idle for long.
+except which processes have not ended yet. It ends with the process that started it, or after being idle for long.
 """
 
 import gc
@@ -46,7 +46,7 @@ class Fork:
 
 @dataclass(frozen=True, slots=True)
 class ForkResult:
-    """The process id, with which a handle of the process comes, or the `error` (an errno) that prevented the fork."""
+    """The process id, sent with a handle of the process, or the `error` (an errno) that prevented the fork."""
 
     process: int = 0
     error: int | None = None
@@ -54,15 +54,15 @@ class ForkResult:
 
 IMPORTED = ("latebind.engine.process",)
 UNUSED = ("openvino.tools.ovc",)
-"""What imported modules can do without: OpenVINO's converter of models, half of what its import takes, which tells its
-maker of each import: over the network, by a thread, where forking takes a process of one."""
+"""Modules that are replaced by None: OpenVINO's model converter, which takes half of its import time and reports each
+import to its maker over the network, from a thread, while a process that forks must have only one."""
 LINGER_SECONDS = 60.0
 
 
 def main(words: list[str]) -> None:
     """Serve the socket of this descriptor until the other end is closed; in each forked process, run its module."""
     be_usual()  # forked processes compute: they do not need the short time slices of a frontend that started this one
-    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # Python takes None for what is not there
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: Python raises ImportError
     _import(IMPORTED)
     with socket.socket(fileno=int(words[0])) as asked:
         born = ForkServer(asked).serve()
@@ -99,7 +99,7 @@ class ForkServer:
     def _is_asked(self) -> bool:
         """Wait for a request, reaping processes that end; False after a long time without any.
 
-        Only those are waited for: what an imported module has started is a child of this process too, and not ours.
+        Only those are waited for: processes started by imported modules are children of this process too.
         """
         while found := self._selector.select(None if self._processes else self._linger):
             ready = {key.fd for key, _ in found}
@@ -112,7 +112,7 @@ class ForkServer:
         return False
 
     def _fork(self, descriptors: list[int]) -> bool:
-        """Fork; return True in the new process, which inherits nothing of this one but the descriptors."""
+        """Fork; return True in the new process, which inherits nothing from this one but the descriptors."""
         try:
             process = os.fork()
         except OSError as error:
@@ -162,7 +162,7 @@ def _take_over(fork: Fork, descriptors: list[int]) -> list[int]:
 
 
 def _leave() -> NoReturn:
-    """Exit without cleaning up what was inherited, which would copy its pages first: 130 MB, a quarter of a second."""
+    """Exit without cleaning up what was inherited, which would first copy its pages: 130 MB, a quarter of a second."""
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -221,7 +221,7 @@ def test_poolings_and_layers_that_are_not_served_are_refused(copy: Callable[[str
     assert "a Dense module with mine.Snake" in refusal(folder)
     change(dense, activation_function="torch.nn.modules.activation.Tanh")
     (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
-    assert "has the weights of 2_Dense in no safetensors file" in refusal(folder)
+    assert "has no safetensors file with the weights of 2_Dense" in refusal(folder)
     change(folder / "1_Pooling" / "config.json", pooling_mode="attention")
     assert "pools by ['attention']: served are cls, max, mean" in refusal(folder)
 
@@ -230,7 +230,7 @@ def test_poolings_and_layers_that_are_not_served_are_refused(copy: Callable[[str
 def test_scores_by_what_is_no_activation_are_refused(copy: Callable[[str], Path]) -> None:
     folder = copy("cross_encoder")
     change(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.activation.Tanh"})
-    assert "makes scores by torch.nn.modules.activation.Tanh" in refusal(folder)
+    assert "makes scores with torch.nn.modules.activation.Tanh" in refusal(folder)
     change(folder / "config.json", sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
     assert read_folder(str(folder)).about.activation is None
 

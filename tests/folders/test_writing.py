@@ -102,7 +102,7 @@ def test_how_long_texts_and_answers_are_follows_from_the_folder_unless_it_is_sai
     ("dims", "says"),
     [
         (["--dim", "H=1..8"], "--dim H: "),
-        (["--dim", "L=2..8"], "a text may be of any length: give 1..8"),
+        (["--dim", "L=2..8"], "texts may have any length: give 1..8"),
         (["--data", "rows.xlsx"], "give a table of texts"),
         (["--task", "embed"], "is built for generate"),
     ],

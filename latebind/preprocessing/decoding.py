@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 Part = Mapping[str, Any]  # of a tokenizer file: how tokens are joined
 
 MOST_CHARACTERS = 1 << 12  # of one token
-CUT = "\N{REPLACEMENT CHARACTER}"  # stands for a character of which some bytes are missing, where tokens are bytes
-# Parts that make the text of a token from that token alone, or from whether it is the first one.
+CUT = "\N{REPLACEMENT CHARACTER}"  # stands for an incomplete character, if tokens are bytes
+# Parts that derive the text of a token from that token alone, or also from whether it is the first one.
 BY_TOKEN = frozenset({"Metaspace", "WordPiece", "Replace", "Strip"})
 # Parts that look at all tokens, or at the last one: their text is known at the end.
 AT_THE_END = frozenset({"BPEDecoder", "CTC"})
@@ -21,9 +21,9 @@ BYTES, BYTE, JOIN = "ByteLevel", "ByteFallback", "Fuse"
 
 
 class TextDecoder:
-    """Makes text of tokens by a tokenizer; special ones are left out.
+    """Decodes tokens to text with a tokenizer; special ones are left out.
 
-    It may be called by several threads at once. Raises `RepositoryError` for a tokenizer whose texts have no bound.
+    Several threads may call it at once. Raises `RepositoryError` for a tokenizer whose texts are unbounded.
     """
 
     def __init__(self, tokenizer: "Tokenizer") -> None:
@@ -43,10 +43,10 @@ class TextDecoder:
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
     def settled(self, tokens: Sequence[int]) -> str:
-        """Return how the text of these tokens begins, whatever comes behind them.
+        """Return how the text of these tokens begins, whatever follows them.
 
-        What may still change are the bytes of a character that is not complete, and bytes in a row that are written as
-        tokens of their own: only behind the last of them it is known whether they make characters.
+        What may still change are the bytes of an incomplete character, and consecutive bytes that are tokens of their
+        own: only after the last of them is it known whether they form characters.
         """
         if self._at_the_end:
             return ""
@@ -57,12 +57,12 @@ class TextDecoder:
         return text[:-1] if self._cuts and text.endswith(CUT) else text
 
     def _may_go_on(self, token: int) -> bool:
-        """Return whether a row of bytes may go on behind this token: it is one of them, or left out."""
-        said = None if token in self._special else self._tokenizer.id_to_token(token)
-        return said is None or (said.startswith("<0x") and said.endswith(">"))
+        """Return whether a sequence of bytes may go on after this token: it is one of them, or left out."""
+        text = None if token in self._special else self._tokenizer.id_to_token(token)
+        return text is None or (text.startswith("<0x") and text.endswith(">"))
 
     def _check(self, parts: Sequence[Part]) -> None:
-        """Raise `RepositoryError` for parts that are not known, and where a token may be more than any word is."""
+        """Raise `RepositoryError` for unknown parts, and if a token may become longer than any word."""
         more = 1
         for part in parts:
             kind, pattern = part["type"], part.get("pattern", {})
@@ -85,23 +85,23 @@ class TextPieces:
     def __init__(self, decoder: TextDecoder) -> None:
         self._decoder = decoder
         self._tokens: list[int] = []
-        self._said = 0  # characters
+        self._emitted = 0  # characters
 
     def add(self, tokens: Sequence[int], *, complete: bool) -> str:
-        """Return what follows the pieces before, now that these tokens are there too; all that is left if `complete`.
+        """Return the text after the previous pieces once these tokens are added; all of the rest if `complete`.
 
-        It is made of all tokens each time: how a token is joined may depend on the first one. For 100 tokens that is
-        a small part of what a step of a network takes.
+        All tokens are decoded each time: how a token is joined may depend on the first one. For 100 tokens that takes
+        a small part of the time of a network's step.
         """
         self._tokens += tokens
         text = self._decoder.text(self._tokens) if complete else self._decoder.settled(self._tokens)
-        piece = text[self._said :]
-        self._said = max(self._said, len(text))
+        piece = text[self._emitted :]
+        self._emitted = max(self._emitted, len(text))
         return piece
 
 
 def _parts(part: Part | None) -> Iterator[Part]:
-    """Yield the parts of a decoder in their order."""
+    """Yield the parts of a decoder in order."""
     if part is None:
         return
     if part["type"] == "Sequence":
@@ -112,9 +112,9 @@ def _parts(part: Part | None) -> Iterator[Part]:
 
 
 def _is_settled(names: Sequence[str]) -> bool:
-    """Return whether the text of some tokens begins that of more, but for what `settled` takes away.
+    """Return whether the text of some tokens, except what `settled` removes, is a prefix of the text of more.
 
-    It does where each part sees a token by itself, and where all have been joined, only the start of the text is cut.
+    It is if each part sees a token by itself, and, once all have been joined, only the start of the text is cut.
     """
     joined = False
     for name in names:

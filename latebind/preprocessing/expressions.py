@@ -1,8 +1,8 @@
 """Checks whether a regular expression of a tokenizer file can take long: only forms that cannot explode are allowed.
 
 The library behind `tokenizers` (Oniguruma) backtracks. What matters is how many ways there are to match one stretch of
-text before the search gives up at a place: an expression may have one loop without bound whose end can be taken back,
-and a limited number of ways beside it. The patterns that language models split texts with need no more.
+text before the search gives up at a place: an expression may have one unbounded loop that can give back what it
+matched, and a limited number of ways besides. The patterns with which language models split texts need no more.
 """
 
 import string
@@ -22,18 +22,18 @@ _SIGNS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?"
 
 
 class Explosive(ValueError):
-    """An expression that is not let through; the message says why."""
+    """An expression that is refused; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Some repetitions of one character (`body` is None) or of a group; `high` is None where there is no bound."""
+    """Some repetitions of one character (`body` is None) or of a group; `high` is None if unbounded."""
 
     body: "tuple[tuple[_Piece, ...], ...] | None" = None
     low: int = 1
     high: int | None = 1
-    kept: bool = False  # repetitions are not taken back (`a++`, `(?>a+)`)
-    looks: bool = False  # it matches a place: an anchor, or what stands around
+    kept: bool = False  # repetitions are not given back (`a++`, `(?>a+)`)
+    looks: bool = False  # it matches a place: an anchor or a lookaround
 
     @property
     def fixed(self) -> bool:
@@ -56,7 +56,7 @@ class _Piece:
 
 
 def check_expression(pattern: str) -> set[str]:
-    """Return characters that a pattern has to do with; raises `Explosive` unless it is surely harmless."""
+    """Return characters that a pattern involves; raises `Explosive` unless it is certainly harmless."""
     if len(pattern) > MOST_CHARACTERS:
         raise Explosive(f"has {len(pattern)} characters, more than {MOST_CHARACTERS}")
     reader = _Reader(pattern)
@@ -74,9 +74,9 @@ def check_expression(pattern: str) -> set[str]:
 
 
 def _cost(ways: tuple[tuple[_Piece, ...], ...], *, may_fail: bool) -> tuple[int, int]:
-    """Return in how many ways these match at a place, and the most loops without bound that one of them gives back.
+    """Return in how many ways these match at a place, and the most unbounded loops that one of them may give back.
 
-    A loop gives back what it matched only if something behind it `may_fail`.
+    A loop gives back what it matched only if something after it `may_fail`.
     """
     number = most_loops = 0
     for way in ways:
@@ -163,7 +163,7 @@ class _Reader:
         low, bound = self._interval() if sign == "{" else _SIGNS[sign]
         kept = sign != "{" and self._takes("+")
         if not kept:
-            self._takes("?")  # as few as will do: the ways are the same
+            self._takes("?")  # lazy: the ways are the same
         if self._ahead in {"*", "+", "?", "{"}:
             raise Explosive("repeats a repetition")
         if piece.looks:
@@ -252,7 +252,7 @@ class _Reader:
         return chr(int(digits, 16))
 
     def _class(self, depth: int) -> None:
-        """Read a set of characters behind its `[`; sets may stand within sets."""
+        """Read a set of characters after its `[`; sets may be nested."""
         if depth > DEEPEST:
             raise Explosive(f"has more than {DEEPEST} sets of characters within each other")
         self._takes("^")

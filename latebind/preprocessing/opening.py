@@ -25,16 +25,16 @@ from latebind.repository.directory import ModelDirectory
 
 MOST_LENGTH = 1 << 20  # tokens
 MOST_PROMPTS, MOST_PROMPT_BYTES = 256, 1 << 13
-MOST_SIDE = 1 << 12  # pixels that the side of a picture may be made of
+MOST_SIDE = 1 << 12  # pixels that a side of a resized picture may have
 MOST_SECONDS = 3_600  # of a sound
 RATES = (4_000, 192_000)  # samples a second
 
 
 def open_preprocessor(directory: ModelDirectory, about: About) -> Preprocessor:
-    """Return what makes the model's inputs of its `raw` ones.
+    """Return the preprocessor from the model's `raw` inputs to its own.
 
-    A tokenizer is tried in a process with limits first, which takes about a second. Raises `RepositoryError` for what
-    is hostile or broken, `ConfigError` for a library that is not installed.
+    A tokenizer is first tried in a process with limits, which takes about a second. Raises `RepositoryError` for
+    hostile or corrupt files, `ConfigError` for a library that is not installed.
     """
     stored = directory.read_json(PREPROCESSING, Stored)
     if stored.format != FORMAT:
@@ -46,7 +46,7 @@ def open_preprocessor(directory: ModelDirectory, about: About) -> Preprocessor:
 def _opened(
     directory: ModelDirectory, reads: TextSettings | PictureSettings | SoundSettings, about: About
 ) -> Preprocessor:
-    """Open it, after what model.json says that it reads."""
+    """Open it, after checking that it reads the inputs in model.json."""
     match reads:
         case TextSettings():
             _check_raw(about, Media.TEXT, TEXT, *([PAIR] if reads.pair else []))
@@ -65,7 +65,7 @@ def _opened(
 
 def _check_raw(about: About, media: Media, *names: str) -> None:
     if [(one.name, one.media) for one in about.raw] != [(name, media) for name in names]:
-        raise _bad(f"reads {', '.join(names)}, which is not what model.json says")
+        raise _bad(f"reads {', '.join(names)}, which does not match model.json")
 
 
 def check_settings(reads: TextSettings | PictureSettings | SoundSettings) -> None:

@@ -20,13 +20,13 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 MOST_BYTES = 1 << 25  # of a file
 MOST_PIXELS = 50_000_000  # of a picture; 4 bytes each while it is read
 MOST_MADE = 4_000_000  # pixels that a picture may become
-MOST_SCANS = 64  # of a JPEG, each of which goes over the whole picture
+MOST_SCANS = 64  # of a JPEG, each of which covers the whole picture
 
 
 class PicturePreprocessor:
-    """Makes values `(3, H, W) float32`, and a mask where the model takes one, of JPEG, PNG and WebP.
+    """Converts JPEG, PNG and WebP to values `(3, H, W) float32`, and a mask if the model takes one.
 
-    A picture is turned upright as its EXIF data say; colors are made RGB, transparency is left out, as transformers'
+    A picture is rotated by its EXIF data; colors are converted to RGB, and transparency is dropped, as transformers'
     pipelines do. Raises `ConfigError` if Pillow is not installed.
     """
 
@@ -63,21 +63,21 @@ class PicturePreprocessor:
         return Prepared(tensors)
 
     def _read(self, raw: Raw, which: str) -> "Image":
-        """Return the picture in a file, upright and in RGB, after what the file says of its size."""
+        """Return the picture in a file, upright and in RGB, after checking its declared size."""
         if isinstance(raw, str):
             raise InvalidRequest(f"{which} is a text: send the bytes of a JPEG, PNG or WebP file")
         if len(raw) > MOST_BYTES:
             raise InvalidRequest(f"{which} has {len(raw)} bytes, more than {MOST_BYTES}: send a smaller picture")
-        if _webp_pixels(raw) > MOST_PIXELS:  # Pillow takes the memory for them as it opens the file
+        if _webp_pixels(raw) > MOST_PIXELS:  # Pillow allocates them when it opens the file
             raise InvalidRequest(f"{which} has more than {MOST_PIXELS} pixels: send a smaller one")
         try:
             image = self._library.open(BytesIO(raw), formats=FORMATS)
         except self._library.DecompressionBombError as error:
             raise InvalidRequest(f"{which} has more than {MOST_PIXELS} pixels: send a smaller one") from error
-        except MemoryError:  # of the server: no fault of the file
+        except MemoryError:  # of the server, not a fault of the file
             raise
-        except Exception as error:  # decoders raise whatever they meet in a broken file
-            raise InvalidRequest(f"{which} is no JPEG, PNG or WebP file that can be read") from error
+        except Exception as error:  # decoders raise anything for a broken file
+            raise InvalidRequest(f"{which} is not a readable JPEG, PNG or WebP file") from error
         width, height = image.size
         if width * height > MOST_PIXELS:
             raise InvalidRequest(f"{which} has {width} x {height} pixels, more than {MOST_PIXELS}: send a smaller one")
@@ -135,7 +135,7 @@ def _webp_pixels(raw: bytes) -> int:
 
 
 def _table(settings: PictureSettings) -> Array:
-    """Return what becomes of each value that a channel can have `(3, 256) float32`, rounded as the reference rounds."""
+    """Return the result for each value that a channel can have `(3, 256) float32`, rounded as in the reference."""
     values = np.tile((np.arange(256).astype(np.float64) * settings.scale).astype(np.float32), (3, 1))
     if settings.mean is not None and settings.deviation is not None:
         mean, deviation = (np.array(of, np.float32)[:, None] for of in (settings.mean, settings.deviation))
@@ -144,7 +144,7 @@ def _table(settings: PictureSettings) -> Array:
 
 
 def _size_by_sides(height: int, width: int, settings: PictureSettings) -> tuple[int, int]:
-    """Return height and width by the shorter side, as the reference rounds: its longer one is cut off, not rounded."""
+    """Return height and width by the shorter side, as in the reference: the longer one is truncated, not rounded."""
     assert settings.shortest is not None
     short, long = min(height, width), max(height, width)
     shortest: int = settings.shortest
@@ -162,7 +162,7 @@ def _size_by_sides(height: int, width: int, settings: PictureSettings) -> tuple[
 
 
 def _cropped(pixels: Array, height: int, width: int) -> Array:
-    """Return the middle of pixels `(H, W, 3)`, with zeros around it where there are fewer."""
+    """Return the middle of pixels `(H, W, 3)`, padded with zeros if there are fewer."""
     given_height, given_width = pixels.shape[:2]
     whole = np.zeros((max(height, given_height), max(width, given_width), 3), pixels.dtype)
     above, left = ceil((whole.shape[0] - given_height) / 2), ceil((whole.shape[1] - given_width) / 2)
@@ -182,7 +182,7 @@ def _defaults(size: Any, *, resample: int, colors: tuple[tuple[float, ...], ...]
 _SIDES = {"shortest_edge": 800, "longest_edge": 1333}
 _CLIP_LIKE = _defaults({"shortest_edge": 224}, resample=3, colors=_CLIP, square=False, do_center_crop=True)
 _DETR_LIKE = _defaults(_SIDES, resample=2, colors=_IMAGENET, square=False, masked=True)
-# What each processor does unless its file says otherwise. Only those of which all is known that they do.
+# The defaults of each processor. Only processors whose behavior is fully known are listed.
 _PROCESSORS: Mapping[str, Mapping[str, Any]] = {
     "ViT": _defaults(224, resample=2, colors=_HALF),
     "DeiT": _defaults(256, resample=3, colors=_HALF, do_center_crop=True),
@@ -199,7 +199,7 @@ _PROCESSORS: Mapping[str, Mapping[str, Any]] = {
     "Yolos": {**_DETR_LIKE, "multiple": 16},
     "RTDetr": _defaults(640, resample=2, colors=_IMAGENET, do_normalize=False, masked=True),
 }
-# Of these, a picture alone and its values know nothing: labels, boxes, who made the file, and where it is computed.
+# These do not affect the values of a picture: labels, boxes, who made the file, and where it is computed.
 _BESIDE = frozenset({
     "image_processor_type", "feature_extractor_type", "processor_class", "format", "do_convert_annotations",
     "do_convert_rgb", "do_reduce_labels", "reduce_labels", "do_pad", "pad_and_return_pixel_mask", "data_format",
@@ -213,7 +213,7 @@ _KNOWN = frozenset({
 
 
 def picture_settings(config: Mapping[str, Any], *, input: str = "pixel_values", mask: str = "") -> PictureSettings:
-    """Return how pictures are read, from what a `preprocessor_config.json` holds.
+    """Return how pictures are read, from the contents of a `preprocessor_config.json`.
 
     Raises `ConfigError`, one sentence, for what cannot be done exactly as the processor does it.
     """
@@ -228,12 +228,12 @@ def picture_settings(config: Mapping[str, Any], *, input: str = "pixel_values", 
         if key not in _BESIDE | _KNOWN and value not in (None, False):
             raise ConfigError(f"pictures cannot be read as {name} does with {str(key)[:60]!r}")
     if config.get("pad_size"):
-        raise ConfigError(f"pictures cannot be filled up to one size as {name} does with 'pad_size'")
+        raise ConfigError(f"pictures cannot be padded to one size as {name} does with 'pad_size'")
     given = {**defaults, **{key: value for key, value in config.items() if key in _KNOWN and value is not None}}
     try:
         return _settings_of(short, given, input, mask)
     except (TypeError, ValueError, KeyError, AttributeError, ArithmeticError) as error:
-        raise ConfigError(f"the file of {name} has a setting that is not as it should be ({error})") from error
+        raise ConfigError(f"the file of {name} has an invalid setting ({error})") from error
 
 
 def _settings_of(short: str, config: Mapping[str, Any], name: str, mask: str) -> PictureSettings:
@@ -248,7 +248,7 @@ def _settings_of(short: str, config: Mapping[str, Any], name: str, mask: str) ->
     elif short == "ConvNext":
         if shortest is None:
             raise ValueError("its size needs a shortest_edge")
-        if shortest < 384:  # it resizes to more and cuts
+        if shortest < 384:  # it resizes to more and crops
             crop, shortest = (shortest, shortest), int(shortest / float(config["crop_pct"]))
         else:
             size, shortest = (shortest, shortest), None
@@ -271,7 +271,7 @@ def _settings_of(short: str, config: Mapping[str, Any], name: str, mask: str) ->
 def _sizes(
     size: Any, config: Mapping[str, Any], *, square: bool
 ) -> tuple[tuple[int, int] | None, int | None, int | None]:
-    """Return size, shortest and longest side of a size as files of all years give it."""
+    """Return size, shortest and longest side from a size in any of the forms that files have used over the years."""
     if config.get("use_square_size") and isinstance(size, Mapping) and "shortest_edge" in size:
         return (int(size["shortest_edge"]),) * 2, None, None
     if isinstance(size, Mapping):
@@ -290,5 +290,5 @@ def _sizes(
 def _colors(values: Any) -> tuple[float, ...]:
     found = (float(values),) * 3 if isinstance(values, int | float) else tuple(map(float, values))
     if len(found) != 3:
-        raise ValueError("it has not three channels")
+        raise ValueError("it does not have three channels")
     return found

@@ -1,4 +1,4 @@
-"""The interface of preprocessors, which make a model's tensors from what clients send. Only types."""
+"""The interface of preprocessors, which convert what clients send to a model's tensors. Only types."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from latebind.domain.errors import InvalidRequest
 from latebind.domain.model import RawInput
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-Raw: TypeAlias = str | bytes  # a text, or what a file of a picture or a sound has
+Raw: TypeAlias = str | bytes  # a text, or the contents of a picture or sound file
 Given: TypeAlias = Mapping[str, Sequence[Raw]]  # elements of raw inputs, by the input's name
-Kept: TypeAlias = Literal["start", "end"]  # the end that stays of a text that is cut
+Kept: TypeAlias = Literal["start", "end"]  # the part that stays of a text that is cut
 
 
 class Reading(NamedTuple):
-    """How inputs are read. Where one is too large, it is cut if it may `truncate`, and the end stays that is `kept`.
+    """How inputs are read. One that is too large is cut if `truncate`, so that its `kept` end stays.
 
-    `prompt` names what is put before each text. None is what the model has by default.
+    `prompt` names what is put before each text; None: the model's default.
     """
 
     truncate: bool = False
@@ -33,9 +33,9 @@ USUAL, CUT = Reading(), Reading(truncate=True)
 class Prepared:
     """One row as its model takes it: for each input an array of the row's own shape, without the batch dimension.
 
-    `used` is how many tokens a text has, special ones included, and `cut` how many more were left out to fit; samples
-    of a sound. `spans` `(used, 2) int32` says which characters of its text each token is of, from the first to behind
-    the last; (0, 0) of a special one. They are there where a model tags tokens.
+    `used` is how many tokens a text has, special ones included, and `cut` how many more were left out to fit; for a
+    sound, samples. `spans` `(used, 2) int32`, only for models that tag tokens, are the characters of its text that each
+    token covers, from the first to past the last; (0, 0) for a special one.
     """
 
     tensors: Mapping[str, Array]
@@ -45,7 +45,7 @@ class Prepared:
 
 
 class Preprocessor(Protocol):
-    """Makes the inputs of one model. It may be called by several threads at once."""
+    """Makes the inputs of one model. Several threads may call it at once."""
 
     @property
     def raw(self) -> tuple[RawInput, ...]:
@@ -56,14 +56,14 @@ class Preprocessor(Protocol):
         """The names of the model's inputs that it makes."""
 
     def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
-        """Return a row for each element that every raw input was given, in their order.
+        """Return a row for each element of the raw inputs, in their order.
 
         Raises `InvalidRequest`, which names the element, for what cannot be read, or is too large and may not be cut.
         """
 
 
 def columns(raw: Sequence[RawInput], given: Given) -> dict[str, Sequence[Raw]]:
-    """Return what was given, checked: known names only, what must be there is, and all have equally many elements."""
+    """Return `given`, checked: only known names, all required ones, and equally many elements for each."""
     for name in given:
         if name not in {one.name for one in raw}:
             known = ", ".join(one.name for one in raw)

@@ -20,7 +20,7 @@ class QueryPreprocessor:
 
     @classmethod
     def of(cls, query: ModelSpec, models: Mapping[str, Preprocessor]) -> "QueryPreprocessor":
-        """Return that of a query, of those of its models."""
+        """Return the preprocessor of a query, made of those of its models."""
         return cls(query.about.raw, tuple([(read, models[read.model]) for read in query.reads]))
 
     @property
@@ -31,7 +31,7 @@ class QueryPreprocessor:
     def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
         """Return a row for each element of the raw inputs (`Preprocessor.prepare`).
 
-        Its tokens are those of all reads of texts together, and so is what was cut. Raises `InvalidRequest`.
+        Its tokens, and those that were cut, are those of all reads of texts together. Raises `InvalidRequest`.
         """
         found = columns(self.raw, given)
         rows = [dict[str, Array]() for _ in next(iter(found.values()))]
@@ -39,18 +39,18 @@ class QueryPreprocessor:
         texts = {one.name for one in self.raw if one.media is Media.TEXT}
         for read, preprocessor in self.reads:
             own = {name: found[source] for name, source in read.raw}
-            tells = not texts or any(source in texts for _, source in read.raw)  # of tokens, and of prompts
+            counts = not texts or any(source in texts for _, source in read.raw)  # of tokens, and of prompts
             try:
-                made = preprocessor.prepare(own, how if tells else Reading(how.truncate))
+                made = preprocessor.prepare(own, how if counts else Reading(how.truncate))
             except InvalidRequest as error:
                 raise InvalidRequest(_renamed(str(error), dict(read.raw))) from None
             for place, row in enumerate(made):
                 rows[place] |= {name: row.tensors[its] for its, name in read.makes}
-                used[place] += row.used * tells
+                used[place] += row.used * counts
                 cut[place] += row.cut
         return [Prepared(*row) for row in zip(rows, used, cut, strict=True)]
 
 
 def _renamed(message: str, names: Mapping[str, str]) -> str:
-    """Return what a model's preprocessor says of an element, with the query's name of the input."""
+    """Return a preprocessor's message about an element, with the query's name of the input."""
     return NAMED.sub(lambda found: f"{found[1]}{names.get(found[2], found[2])!r}", message)

@@ -13,7 +13,7 @@ FORMAT = 1
 
 
 def reads_as(directory: ModelDirectory) -> str:
-    """Return what is the same for directories whose models make the same of raw inputs; "" where there are none."""
+    """Return a key that is equal for directories whose models read raw inputs alike; "" if they read none."""
     if PREPROCESSING not in directory.files:
         return ""
     return " ".join([directory.files[name].sha256 for name in (PREPROCESSING, TOKENIZER) if name in directory.files])
@@ -32,8 +32,8 @@ class TextSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     """Texts by `tokenizer.json`. `inputs` are the model's by their role, `(L,) int64` each; `longest` counts tokens,
     special ones too.
 
-    `prompts` are what may be put before a text, by their names; `prompt` is the one that is by default. Where a text is
-    cut, its `kept` end stays.
+    `prompts` are what may be put before a text, by name; `prompt` is the default one. If a text is cut, its `kept` end
+    stays.
     """
 
     inputs: dict[Role, str]
@@ -45,12 +45,12 @@ class TextSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
 
 
 class PictureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="picture"):
-    """Pictures for the model's `input` `(3, H, W) float32`, in this order of steps; what is None is left out.
+    """Pictures for the model's `input` `(3, H, W) float32`, with the steps in this order; None: the step is left out.
 
     A picture is resized so that its shorter side has `shortest` pixels (its longer one at most `longest`; both sides a
-    multiple of `multiple`, downwards), or to `size` (height, width), by the filter `resample` (Pillow's number); its
-    middle is cut to `crop` (height, width), zeros around it where it has fewer. Values are multiplied by `scale`; then
-    `mean` is taken from each channel, which is divided by `deviation`.
+    multiple of `multiple`, downwards), or to `size` (height, width), with the filter `resample` (Pillow's number); its
+    middle is cropped to `crop` (height, width), padded with zeros if it has fewer. Values are multiplied by `scale`;
+    then `mean` is subtracted from each channel, which is divided by `deviation`.
     """
 
     input: str
@@ -62,21 +62,21 @@ class PictureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, t
     scale: float = 1 / 255
     mean: tuple[float, ...] | None = None
     deviation: tuple[float, ...] | None = None
-    mask: str = ""  # an input (H, W) int64 that is 1 everywhere, where the model takes one
+    mask: str = ""  # an input (H, W) int64 that is 1 everywhere, if the model takes one
     multiple: int = 1
 
 
 class SoundSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="sound"):
     """Sounds for the model's `input` `(T,) float32`: one channel at `rate` samples a second, -1 to 1.
 
-    Where they are to be `normalized`, each has a mean of 0 and a deviation of 1.
+    If `normalized`, each has a mean of 0 and a deviation of 1.
     """
 
     input: str
     rate: int
     longest: int  # samples
     normalized: bool = False
-    mask: str = ""  # an input (T,) int64 that is 1 everywhere, where the model takes one
+    mask: str = ""  # an input (T,) int64 that is 1 everywhere, if the model takes one
 
 
 class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,5 +87,5 @@ class Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def inputs_of(reads: PictureSettings | SoundSettings) -> list[str]:
-    """Return the names of the model's inputs that are made: the values and, where it takes one, their mask."""
+    """Return the names of the model's inputs that are made: the values and, if it takes one, their mask."""
     return [reads.input, reads.mask] if reads.mask else [reads.input]

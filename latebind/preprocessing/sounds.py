@@ -16,7 +16,7 @@ SOUND = "sound"
 MOST_BYTES = 1 << 25  # of a file
 MOST_CHANNELS = 16
 MOST_VALUES = 1 << 25  # samples of all channels together
-MOST_SIZE = 1e6  # of a sample, which is to be from -1 to 1; the square of what is far beyond has no number
+MOST_SIZE = 1e6  # of a sample, which should be from -1 to 1; the square of much larger ones overflows
 LEAST_RATE, MOST_RATE = 4_000, 192_000  # samples a second
 SPARE_SECONDS = 600  # of a file beyond what the model takes, which are read before they are cut off
 
@@ -28,13 +28,13 @@ class _Unreadable(ValueError):
 
 
 class SoundPreprocessor:
-    """Makes samples `(T,) float32`, and a mask where the model takes one, of WAV and FLAC.
+    """Converts WAV and FLAC to samples `(T,) float32`, and a mask if the model takes one.
 
-    Several channels become their mean; another rate becomes the model's by `scipy.signal.resample_poly`.
+    Several channels are averaged; another rate is converted to the model's with `scipy.signal.resample_poly`.
     """
 
     def __init__(self, settings: SoundSettings) -> None:
-        from scipy.signal import resample_poly  # noqa: PLC0415  # it is slow to import, and texts need none of it
+        from scipy.signal import resample_poly  # noqa: PLC0415  # it is slow to import, and texts do not need it
 
         self._settings, self._resample = settings, resample_poly
 
@@ -49,7 +49,7 @@ class SoundPreprocessor:
         return frozenset(inputs_of(self._settings))
 
     def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
-        """Return the samples of each sound, cut at the model's longest where `how` says so.
+        """Return the samples of each sound, cut at the model's longest if `how` allows it.
 
         Raises `InvalidRequest`, which names the element; `ConfigError` for FLAC if soundfile is not installed.
         """
@@ -74,7 +74,7 @@ class SoundPreprocessor:
         if cut > 0:
             if not truncate:
                 raise InvalidRequest(
-                    f"{which} takes {len(samples) / settings.rate:.1f} s, and the model takes "
+                    f"{which} lasts {len(samples) / settings.rate:.1f} s, and the model takes "
                     f"{settings.longest / settings.rate:.1f} s: shorten it, or ask for it to be truncated"
                 )
             samples = samples[: settings.longest]
@@ -94,7 +94,7 @@ class SoundPreprocessor:
 
 
 def read_wav(data: bytes, most_seconds: float) -> tuple[Array, int]:
-    """Return the samples `(T,) float32` of a WAV file, the mean of its channels, and how many a second has."""
+    """Return the samples `(T,) float32` of a WAV file, the mean of its channels, and the sampling rate."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise _Unreadable("is neither WAV nor FLAC")
     chunks, place = dict[bytes, bytes](), 12
@@ -123,7 +123,7 @@ def read_wav(data: bytes, most_seconds: float) -> tuple[Array, int]:
 
 
 def _whole_24(sound: bytes) -> Array:
-    """Return samples of three bytes, the least first, as the upper ones of whole numbers of four."""
+    """Return samples of three bytes, least significant first, as the upper three of four-byte whole numbers."""
     wide = np.zeros((len(sound) // 3, 4), np.uint8)
     wide[:, 1:] = np.frombuffer(sound, np.uint8).reshape(-1, 3)
     return wide.view("<i4")[:, 0] / np.float32(1 << 31)
@@ -140,7 +140,7 @@ _READS: Mapping[tuple[int, int], Callable[[bytes], Array]] = {
 
 
 def read_flac(data: bytes, most_seconds: float) -> tuple[Array, int]:
-    """Return the samples `(T,) float32` of a FLAC file, the mean of its channels, and how many a second has."""
+    """Return the samples `(T,) float32` of a FLAC file, the mean of its channels, and the sampling rate."""
     try:
         import soundfile  # noqa: PLC0415  # it is optional
     except (ImportError, OSError) as error:  # OSError: its own library is missing
@@ -161,26 +161,26 @@ def read_flac(data: bytes, most_seconds: float) -> tuple[Array, int]:
 
 def _check(channels: int, rate: int) -> None:
     if not 1 <= channels <= MOST_CHANNELS:
-        raise _Unreadable(f"has {channels} channels, and not 1 to {MOST_CHANNELS}")
+        raise _Unreadable(f"has {channels} channels, not 1 to {MOST_CHANNELS}")
     if not LEAST_RATE <= rate <= MOST_RATE:
-        raise _Unreadable(f"has {rate} samples a second, and not {LEAST_RATE} to {MOST_RATE}")
+        raise _Unreadable(f"has {rate} samples a second, not {LEAST_RATE} to {MOST_RATE}")
 
 
 def _check_length(frames: int, channels: int, rate: int, most_seconds: float) -> None:
     if frames < 1:
         raise _Unreadable("has no samples")
     if frames > most_seconds * rate:
-        raise _Unreadable(f"takes {frames / rate:.0f} s, more than {most_seconds:.0f}")
+        raise _Unreadable(f"lasts {frames / rate:.0f} s, more than {most_seconds:.0f}")
     if frames * channels > MOST_VALUES:
         raise _Unreadable(f"has {frames * channels} samples, more than {MOST_VALUES}")
 
 
 def _mixed(values: Array) -> Array:
-    """Return the mean of the channels `(T, channels)`; raises if a sample is no number, or beyond all sounds."""
+    """Return the mean of the channels `(T, channels)`; raises if a sample is not a number, or implausibly large."""
     with np.errstate(over="ignore", invalid="ignore"):
         mixed: Array = (values[:, 0] if values.shape[1] == 1 else values.mean(axis=1)).astype(np.float32)
-    if not (np.abs(mixed) <= MOST_SIZE).all():  # nor is it where one is no number
-        raise _Unreadable(f"has samples that are no numbers from -{MOST_SIZE:g} to {MOST_SIZE:g}")
+    if not (np.abs(mixed) <= MOST_SIZE).all():  # NaN fails this too
+        raise _Unreadable(f"has samples that are not numbers from -{MOST_SIZE:g} to {MOST_SIZE:g}")
     return mixed
 
 
@@ -197,7 +197,7 @@ def sound_settings(
     input: str = "input_values",
     mask: str = "",
 ) -> SoundSettings:
-    """Return how sounds are read, from what a `preprocessor_config.json` holds; `longest` counts samples.
+    """Return how sounds are read, from the contents of a `preprocessor_config.json`; `longest` counts samples.
 
     Raises `ConfigError`, one sentence, for what cannot be done exactly as the extractor does it.
     """

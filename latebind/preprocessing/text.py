@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
 
 TEXT, PAIR = "text", "text_pair"
-LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 18  # between which the bytes of a text lie that a model may be given
-BYTES_PER_TOKEN = 16  # far more than any language takes
-PART_BYTES, PART_ROWS = 1 << 20, 1_024  # that the library is given at once: what it returns takes much more memory
+LEAST_BYTES, MOST_BYTES = 1 << 16, 1 << 18  # the range of a model's limit on the bytes of a text
+BYTES_PER_TOKEN = 16  # far more than any language needs
+PART_BYTES, PART_ROWS = 1 << 20, 1_024  # passed to the library at once: what it returns takes much more memory
 
 Row: TypeAlias = str | tuple[str, str]
 
 
 def most_bytes(settings: TextSettings) -> int:
-    """Return how many bytes a text may have, with what is put before it, however much of it may be cut off."""
+    """Return how many bytes a text may have, with its prompt, however much of it may be cut off."""
     return min(max(BYTES_PER_TOKEN * settings.longest, LEAST_BYTES), MOST_BYTES)
 
 
 class TextPreprocessor:
-    """Makes ids, mask, types and positions, `(L,) int64` each, of one text a row, or of two.
+    """Converts one text a row, or two, to ids, mask, types and positions, `(L,) int64` each.
 
-    `raw` says whether the second one must be there, which is left to clients by default. Where the model `writes`,
-    `decoder` makes text of its tokens.
+    `raw` says whether the second text is required; by default it is optional. If the model `writes`, `decoder` decodes
+    its tokens.
 
     Raises `RepositoryError` for a tokenizer that the library refuses or that leaves no room for a text.
     """
@@ -64,7 +64,7 @@ class TextPreprocessor:
 
     @property
     def raw(self) -> tuple[RawInput, ...]:
-        """`text`, and `text_pair` where rows may have two."""
+        """`text`, and `text_pair` if rows may have two."""
         return self._raw
 
     @property
@@ -78,7 +78,7 @@ class TextPreprocessor:
         return self._settings.inputs[Role.IDS]
 
     def prepare(self, given: Given, how: Reading = USUAL) -> list[Prepared]:
-        """Return the ids of each text, cut to the model's longest where `how` says so, of two the longer one.
+        """Return the ids of each text, cut to the model's longest if `how` allows it, of two the longer one.
 
         Raises `InvalidRequest`, which names the element.
         """
@@ -96,7 +96,7 @@ class TextPreprocessor:
         return prepared
 
     def rows_of(self, tokens: Sequence[Sequence[int]]) -> list[Prepared]:
-        """Return rows of tokens that a client has made itself, special ones too.
+        """Return rows for tokens that a client has made itself, special ones included.
 
         Raises `InvalidRequest` for a row without tokens, or with more than the model takes.
         """
@@ -120,14 +120,14 @@ class TextPreprocessor:
         return prompts[name] if name else ""
 
     def _text(self, raw: Raw, name: str, place: int, before: str) -> str:
-        """Return a text that is surely valid Unicode and not too long, with its prompt."""
+        """Return a text, checked to be valid Unicode and not too long, with its prompt."""
         if len(raw) > self._most_bytes:  # a character has at least a byte
             raise self._too_large(name, place, len(raw))
         try:
             text = before + (raw if isinstance(raw, str) else raw.decode())
-            size = len(text.encode())  # what a JSON string may have and Unicode text may not: half a character
+            size = len(text.encode())  # raises for lone surrogates, which JSON strings may contain
         except UnicodeError as error:
-            raise InvalidRequest(f"element {place} of {name!r} is no valid UTF-8") from error
+            raise InvalidRequest(f"element {place} of {name!r} is not valid UTF-8") from error
         if size > self._most_bytes:
             raise self._too_large(name, place, size)
         return text
@@ -146,10 +146,10 @@ class TextPreprocessor:
                 raise
             if len(rows) > 1:  # find which one it is
                 return [encoding for place, row in enumerate(rows) for encoding in self._encoded([row], first + place)]
-            raise InvalidRequest(f"element {first} of {TEXT!r} is no text for this model's tokenizer") from error
+            raise InvalidRequest(f"element {first} of {TEXT!r} cannot be read by this model's tokenizer") from error
 
     def _row(self, encoding: "Encoding", place: int, *, kept: Kept | None, before: int) -> Prepared:
-        """Return a row, of whose texts this end stays if they are too long; None: they may not be cut."""
+        """Return a row; if its texts are too long, the `kept` end stays (None: they may not be cut)."""
         ids = np.array(encoding.ids, np.int64)
         longest = self._settings.longest
         if not len(ids):
@@ -169,7 +169,7 @@ class TextPreprocessor:
         return Prepared(tensors, used, len(ids) - used, spans)
 
     def _tensors(self, ids: Array, types: Array) -> dict[str, Array]:
-        """Return the model's inputs `(L,) int64` of tokens, and of which text each is."""
+        """Return the model's inputs `(L,) int64` for tokens and their types (which text each belongs to)."""
         mask, positions = np.ones(len(ids), np.int64), np.arange(len(ids))
         made = {Role.IDS: ids, Role.TYPES: types, Role.MASK: mask, Role.POSITIONS: positions}
         return {name: made[role] for role, name in self._settings.inputs.items()}
@@ -197,7 +197,7 @@ class TextPreprocessor:
         return np.flatnonzero(kept)
 
     def _spans_of(self, encoding: "Encoding", before: int) -> Array:
-        """Return the characters of each token `(L, 2) int32`, counted without what was put `before` the first text."""
+        """Return the characters of each token `(L, 2) int32`, not counting those put `before` the first text."""
         spans = np.array(encoding.offsets, np.int32).reshape(-1, 2)
         if before:
             first = np.array([text == 0 for text in encoding.sequence_ids])
@@ -206,7 +206,7 @@ class TextPreprocessor:
 
 
 def _parts(rows: Sequence[Row]) -> Iterator[tuple[int, Sequence[Row]]]:
-    """Return the rows in parts that the library may be given at once, each with the place of its first one."""
+    """Yield the rows in parts that are passed to the library at once, each with the place of its first row."""
     begin = size = 0
     for place, row in enumerate(rows):
         length = len(row) if isinstance(row, str) else sum(map(len, row))

@@ -1,7 +1,7 @@
 """`tokenizer.json` as data that may be hostile: what it may hold, and a test of it in a process with limits.
 
-What passes is written anew before it is loaded, so that the library reads what was checked, whatever it makes of
-doubled keys. Its own padding and truncation are left out.
+A file that passes is serialized again before it is loaded, so that the library reads what was checked, however it
+treats duplicate keys. Its own padding and truncation are left out.
 """
 
 import base64
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TAKES_TOKENIZERS = (
-    "reading texts takes the tokenizers library: pip install tokenizers, or with all that folders of models take: "
+    "reading texts needs the tokenizers library: pip install tokenizers, or, for everything that model folders need, "
     "pip install 'latebind[hf]'"
 )
 MOST_BYTES = 1 << 26  # of the file: those of the largest vocabularies have 35 MB
@@ -39,15 +39,15 @@ MOST_TOKEN_BYTES = 1_024
 MOST_PIECE_BYTES = 256  # of a token of a unigram model, which looks for all that begin at each place
 MOST_PARTS = 32  # of a sequence of components, nested ones too
 MOST_SPECIAL = 64  # tokens that a template adds to a row
-MOST_WORD = 200  # characters of a word that a WordPiece model takes apart, in quadratic time
-MOST_EXPANSION = 512  # times: bytes that become of one byte of a text before it is taken apart
-MOST_REPLACEMENT = 40  # bytes that a table of Unicode replaces something by; those of SentencePiece have 33 at most
-MOST_AFFIX = 16  # bytes that are put before or behind each word
+MOST_WORD = 200  # characters of a word that a WordPiece model splits, in quadratic time
+MOST_EXPANSION = 512  # bytes that one byte of a text may become before it is split into tokens
+MOST_REPLACEMENT = 40  # bytes of a replacement in a table of Unicode; those of SentencePiece have 33 at most
+MOST_AFFIX = 16  # bytes that are put before or after each word
 
-# Address space that a trial may have: vocabularies of 250,000 tokens take 100 times their file as they are loaded.
+# Address space that a trial may have: vocabularies of 250,000 tokens take 100 times their file while they are loaded.
 TRIAL_BYTES, TRIAL_TIMES, MOST_TRIAL_BYTES = 1 << 30, 128, 4 << 30
 TRIAL_SECONDS = 60  # of processor time for all texts
-TEXT_SECONDS = 2.0  # of processor time for a text of `USUAL_BYTES`, and more for a longer one as it is longer
+TEXT_SECONDS = 2.0  # of processor time for a text of `USUAL_BYTES`, and in proportion for a longer one
 USUAL_BYTES = 1 << 16
 PATIENCE = 60.0  # seconds that a trial may take on a busy machine
 MOST_PASSED = 1_000  # files that are remembered
@@ -57,20 +57,20 @@ Fields: TypeAlias = Mapping[str, Callable[["_Checker", Any, str], None]]
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFile:
-    """A checked file, written anew as `json`; `nasty` are pieces of texts that are likely to be slow with it."""
+    """A checked file, serialized again as `json`; `nasty` are pieces of texts that are likely to be slow with it."""
 
     json: str
     nasty: tuple[str, ...]
 
 
 def read_tokenizer(data: bytes) -> TokenizerFile:
-    """Check what a `tokenizer.json` holds without loading it; raises `RepositoryError`, which says what is wrong."""
+    """Check the contents of a `tokenizer.json` without loading it; raises `RepositoryError` with what is wrong."""
     if len(data) > MOST_BYTES:
         raise _bad(f"has {len(data)} bytes, more than {MOST_BYTES}")
     try:
         content = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _bad(f"is no JSON ({error})") from error
+        raise _bad(f"is not JSON ({error})") from error
     checker = _Checker()
     checker.file(content)
     content |= {"padding": None, "truncation": None}
@@ -92,15 +92,16 @@ def load_tokenizer(file: TokenizerFile) -> "Tokenizer":
 
 
 def is_of_library(error: BaseException) -> bool:
-    """Whether the library raised it: an exception, or what a panic of it becomes, which is none."""
+    """Return whether the library raised it: an `Exception`, or the `BaseException` of a panic in it."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def check_tokenizer(data: bytes, *, longest_text: int = USUAL_BYTES) -> TokenizerFile:
-    """Check what a `tokenizer.json` holds, and try it on texts of `longest_text` bytes in a process with limits.
+    """Check the contents of a `tokenizer.json`, and try it on texts of `longest_text` bytes in a process with limits.
 
-    What has passed in this process passes again: models of one repository often have one tokenizer, and a trial takes a
-    second. Raises `RepositoryError` if it holds what it may not, breaks, or takes too long or too much memory.
+    A file that has passed in this process passes again: models of one repository often share a tokenizer, and a trial
+    takes a second. Raises `RepositoryError` if its contents are not allowed, it fails, or takes too long or too much
+    memory.
     """
     file, passed = read_tokenizer(data), _passed()
     tried = hashlib.sha256(file.json.encode()).digest(), longest_text
@@ -119,7 +120,7 @@ def _passed() -> set[tuple[bytes, int]]:
 
 
 def try_tokenizer(file: TokenizerFile, *, longest_text: int) -> None:
-    """Load a file and read texts of `longest_text` bytes by it in a process with limits; raises `RepositoryError`."""
+    """Load a file and read texts of `longest_text` bytes with it in a process with limits; raises `RepositoryError`."""
     try:
         import tokenizers  # noqa: PLC0415  # it is optional
     except ImportError as error:
@@ -141,7 +142,7 @@ def try_tokenizer(file: TokenizerFile, *, longest_text: int) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise _bad(f"was not through with its trial after {PATIENCE:g} s") from error
+        raise _bad(f"did not finish its trial within {PATIENCE:g} s") from error
     answer = done.stdout.decode(errors="replace").strip()
     if done.returncode in {-signal.SIGXCPU, -signal.SIGKILL}:
         answer = f"a text of {longest_text} bytes took more than {of_text:g} s, or all more than {TRIAL_SECONDS}"
@@ -149,8 +150,8 @@ def try_tokenizer(file: TokenizerFile, *, longest_text: int) -> None:
         raise _bad(f"did not pass its trial: {answer[:300] or f'the process ended with {done.returncode}'}")
 
 
-# Scripts and marks that tokenizers treat in a way of their own: spaces, line ends, letters, digits, signs, ideographs,
-# accents beside and upon letters, what Unicode takes apart into many, joined pictures, invisible characters.
+# Scripts and marks that tokenizers treat specially: spaces, line ends, letters, digits, signs, ideographs, accents
+# beside and on letters, characters that Unicode decomposes into many, joined emoji, invisible characters.
 _EVERYWHERE = (
     "a",
     " ",
@@ -188,13 +189,13 @@ def _bad(what: str) -> RepositoryError:
 
 @dataclass(slots=True)
 class _Checker:
-    """Goes through one file. `expansion` is how many bytes may become of one."""
+    """Goes through one file. `expansion` is how many bytes one byte may become."""
 
     expansion: int = 1
     parts: int = 0
     characters: set[str] = field(default_factory=set)  # of regular expressions
     tokens: list[str] = field(default_factory=list)
-    beside: list[str] = field(default_factory=list)  # tokens for which what stands beside them counts
+    beside: list[str] = field(default_factory=list)  # tokens whose match depends on the characters beside them
 
     def file(self, content: Any) -> None:
         known: Fields = {
@@ -208,9 +209,9 @@ class _Checker:
         self.bounded()
 
     def fields(self, content: Any, known: Fields, place: str) -> None:
-        """Check an object: it has known fields only, each as it should be; what is null is left out."""
+        """Check an object: it has only known fields, each valid; null ones are left out."""
         if not isinstance(content, dict):
-            raise _bad(f"has {place} that is no object")
+            raise _bad(f"has {place} that is not an object")
         for name, value in content.items():
             if value is None:
                 continue
@@ -220,7 +221,7 @@ class _Checker:
 
     def bounded(self) -> None:
         if self.expansion > MOST_EXPANSION:
-            raise _bad(f"makes up to {self.expansion} bytes of one byte of a text, more than {MOST_EXPANSION}")
+            raise _bad(f"turns one byte of a text into up to {self.expansion}, more than {MOST_EXPANSION}")
 
     def part(self) -> None:
         self.parts += 1
@@ -250,7 +251,7 @@ def _is_flag(checker: _Checker, value: Any, place: str) -> None:
 def _is_text(most: int) -> Callable[[_Checker, Any, str], None]:
     def check(checker: _Checker, value: Any, place: str) -> None:
         if not isinstance(value, str):
-            raise _bad(f"has {place} that is no text")
+            raise _bad(f"has {place} that is not a text")
         if len(value.encode()) > most:
             raise _bad(f"has {place} of more than {most} bytes")
 
@@ -260,7 +261,7 @@ def _is_text(most: int) -> Callable[[_Checker, Any, str], None]:
 def _is_whole(least: int, most: int) -> Callable[[_Checker, Any, str], None]:
     def check(checker: _Checker, value: Any, place: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise _bad(f"has {place} that is no whole number from {least} to {most}")
+            raise _bad(f"has {place} that is not a whole number from {least} to {most}")
 
     return check
 
@@ -279,7 +280,7 @@ def _is_character(checker: _Checker, value: Any, place: str) -> None:
 
 
 def _component(known: Mapping[str, Fields]) -> Callable[[_Checker, Any, str], None]:
-    """Return what checks a component: its type must be known, and so must be its fields."""
+    """Return a check of a component: its type must be known, and so must its fields."""
 
     def check(checker: _Checker, value: Any, place: str) -> None:
         checker.part()
@@ -298,7 +299,7 @@ def _sequence(known: Mapping[str, Fields]) -> Callable[[_Checker, Any, str], Non
 
     def check(checker: _Checker, value: Any, place: str) -> None:
         if not isinstance(value, list):
-            raise _bad(f"has {place} that is no list")
+            raise _bad(f"has {place} that is not a list")
         for part in value:
             check_one(checker, part, place[:60])
 
@@ -313,7 +314,7 @@ def _is_pattern(checker: _Checker, value: Any, place: str) -> None:
 
 def _is_expression(checker: _Checker, value: Any, place: str) -> None:
     if not isinstance(value, str):
-        raise _bad(f"has {place} that is no text")
+        raise _bad(f"has {place} that is not a text")
     try:
         checker.characters |= check_expression(value)
     except Explosive as error:
@@ -321,14 +322,14 @@ def _is_expression(checker: _Checker, value: Any, place: str) -> None:
 
 
 def _is_charsmap(checker: _Checker, value: Any, place: str) -> None:
-    """SentencePiece's table: the bytes of a tree, the tree, and the texts that it leads to, each with a zero behind."""
+    """SentencePiece's table: the bytes of a tree, the tree, and the texts that it leads to, each ending in a zero."""
     try:
         table = base64.b64decode(value, validate=True) if isinstance(value, str) else b""
     except (binascii.Error, ValueError):
         table = b""
     size = int.from_bytes(table[:4], "little")
     if len(table) < 4 or size % 4 or 4 + size > len(table):
-        raise _bad(f"has {place} that is no table of characters")
+        raise _bad(f"has {place} that is not a table of characters")
     longest = max(map(len, table[4 + size :].split(b"\0")))
     if longest > MOST_REPLACEMENT:
         raise _bad(f"has {place} that replaces by {longest} bytes, more than {MOST_REPLACEMENT}")
@@ -343,7 +344,7 @@ def _expands_by_replacing(value: Mapping[str, Any]) -> int:
     return max(1, math.ceil(content / max(len(str(pattern.get("String") or "").encode()), 1)))
 
 
-# How many bytes may become of one. What Unicode's own forms make of a character is given by Unicode: 3 bytes become 33.
+# How many bytes one byte may become. For Unicode's own forms that is fixed by Unicode: 3 bytes become 33.
 _EXPANDS: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
     "Replace": _expands_by_replacing,
     "Prepend": lambda value: 1 + len(str(value.get("prepend") or "").encode()),  # to each part between added tokens
@@ -416,7 +417,7 @@ def _is_marked(checker: _Checker, value: Any, place: str) -> None:
 
 def _is_template(checker: _Checker, value: Any, place: str) -> None:
     if not isinstance(value, list) or len(value) > MOST_SPECIAL:
-        raise _bad(f"has {place} that is no list of at most {MOST_SPECIAL} parts")
+        raise _bad(f"has {place} that is not a list of at most {MOST_SPECIAL} parts")
     names = list[Any]()
     for piece in value:
         kind = next(iter(piece), None) if isinstance(piece, dict) and len(piece) == 1 else None
@@ -426,14 +427,14 @@ def _is_template(checker: _Checker, value: Any, place: str) -> None:
         checker.fields(piece[kind], known, place)
         if kind == "Sequence":
             names.append(piece[kind].get("id"))
-    # A text that stood twice would be cut in another way than the library does.
+    # A text that occurred twice would be cut differently from how the library does it.
     if sorted(map(str, names)) != (["A"] if place.startswith("'single'") else ["A", "B"]):
         raise _bad(f"has {place} that does not have each text once")
 
 
 def _are_specials(checker: _Checker, value: Any, place: str) -> None:
     if not isinstance(value, dict) or len(value) > MOST_SPECIAL:
-        raise _bad(f"has {place} that is no object of at most {MOST_SPECIAL} tokens")
+        raise _bad(f"has {place} that is not an object of at most {MOST_SPECIAL} tokens")
     known: Fields = {
         "id": _is_text(MOST_TOKEN_BYTES),
         "ids": _list_of(_is_whole(0, MOST_ID)),
@@ -446,7 +447,7 @@ def _are_specials(checker: _Checker, value: Any, place: str) -> None:
 def _list_of(check_one: Callable[[_Checker, Any, str], None]) -> Callable[[_Checker, Any, str], None]:
     def check(checker: _Checker, value: Any, place: str) -> None:
         if not isinstance(value, list) or len(value) > MOST_SPECIAL:
-            raise _bad(f"has {place} that is no list of at most {MOST_SPECIAL}")
+            raise _bad(f"has {place} that is not a list of at most {MOST_SPECIAL}")
         for one in value:
             check_one(checker, one, place)
 
@@ -471,7 +472,7 @@ _ADDED: Fields = {
 
 def _are_added(checker: _Checker, value: Any, place: str) -> None:
     if not isinstance(value, list) or len(value) > MOST_ADDED:
-        raise _bad(f"has {place} that is no list of at most {MOST_ADDED} tokens")
+        raise _bad(f"has {place} that is not a list of at most {MOST_ADDED} tokens")
     for token in value:
         checker.fields(token, _ADDED, place)
         checker.tokens.append(token.get("content") or "")
@@ -483,7 +484,7 @@ def _are_added(checker: _Checker, value: Any, place: str) -> None:
 
 def _is_model(checker: _Checker, value: Any, place: str) -> None:
     if not isinstance(value, dict):
-        raise _bad(f"has {place} that is no object")
+        raise _bad(f"has {place} that is not an object")
     kind = value.get("type") or _kind_of(value)
     if not isinstance(kind, str) or kind not in _MODELS:
         raise _bad(f"has a model of the type {str(kind)[:60]!r}, which is not known")
@@ -492,11 +493,11 @@ def _is_model(checker: _Checker, value: Any, place: str) -> None:
     if value.get("vocab") is None:
         raise _bad("has a model without a vocabulary")
     if kind == "Unigram" and (value.get("unk_id") or 0) >= len(value["vocab"]):
-        raise _bad("has a token for what is unknown that is not in its vocabulary")
+        raise _bad("has a token for unknown words that is not in its vocabulary")
 
 
 def _kind_of(model: Mapping[str, Any]) -> str:
-    """Return the type of a model in files of the first versions, which do not say it."""
+    """Return the type of a model in files of the first versions, which do not name it."""
     if "merges" in model:
         return "BPE"
     if isinstance(model.get("vocab"), list):
@@ -506,7 +507,7 @@ def _kind_of(model: Mapping[str, Any]) -> str:
 
 def _is_vocabulary(checker: _Checker, value: Any, place: str) -> None:
     if not isinstance(value, dict) or not 0 < len(value) <= MOST_TOKENS:
-        raise _bad(f"has {place} that is no object of 1 to {MOST_TOKENS} tokens")
+        raise _bad(f"has {place} that is not an object of 1 to {MOST_TOKENS} tokens")
     if set(map(type, value.values())) != {int} or min(value.values()) < 0 or max(value.values()) > MOST_ID:
         raise _bad(f"has {place} with a number that is not from 0 to {MOST_ID}")
     _are_short(checker, value, MOST_TOKEN_BYTES, place)
@@ -521,7 +522,7 @@ def _are_short(checker: _Checker, tokens: Iterable[str], most: int, place: str) 
 
 def _are_pieces(checker: _Checker, value: Any, place: str) -> None:
     if not isinstance(value, list) or not 0 < len(value) <= MOST_TOKENS:
-        raise _bad(f"has {place} that is no list of 1 to {MOST_TOKENS} tokens")
+        raise _bad(f"has {place} that is not a list of 1 to {MOST_TOKENS} tokens")
     for piece in value:
         if not (
             isinstance(piece, list)
@@ -536,18 +537,18 @@ def _are_pieces(checker: _Checker, value: Any, place: str) -> None:
 
 def _are_merges(checker: _Checker, value: Any, place: str) -> None:
     if not isinstance(value, list) or len(value) > 2 * MOST_TOKENS:
-        raise _bad(f"has {place} that is no list of at most {2 * MOST_TOKENS} pairs")
+        raise _bad(f"has {place} that is not a list of at most {2 * MOST_TOKENS} pairs")
     for pair in value:
         parts = pair.split(" ") if isinstance(pair, str) else pair
         if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise _bad(f"has {place} with something that is no pair of tokens")
+            raise _bad(f"has {place} with something that is not a pair of tokens")
     if value:
         _are_short(checker, map("".join, value), MOST_TOKEN_BYTES, place)
 
 
 def _is_dropout(checker: _Checker, value: Any, place: str) -> None:
     if value != 0:
-        raise _bad("has a dropout, with which one text is read in another way each time")
+        raise _bad("has a dropout, with which a text is read differently each time")
 
 
 _UNKNOWN = {"unk_token": _is_text(MOST_TOKEN_BYTES)}

@@ -1,7 +1,7 @@
 """The process in which a tokenizer file is tested, with limits. It is run by its path and imports nothing of latebind.
 
-It reads from its input the file and texts, each behind its length in 8 bytes, and says in its output whether all went
-well. What the library prints as it breaks is nobody's.
+It reads from its input the file and texts, each after its length in 8 bytes, and reports in its output whether all went
+well. What the library prints when it fails is ignored.
 """
 
 import resource
@@ -22,13 +22,13 @@ def main() -> None:
     ):
         resource.setrlimit(what, (most, most))
     sys.path.append(place)
-    from tokenizers import Tokenizer  # noqa: PLC0415  # behind the limits
+    from tokenizers import Tokenizer  # noqa: PLC0415  # after the limits are set
 
     tokenizer = Tokenizer.from_str(_read().decode())
     tokenizer.encode("a", "b")
     while text := _read().decode():
         begun = time.process_time()
-        resource.setrlimit(resource.RLIMIT_CPU, (int(begun + of_text) + 2, seconds))  # the end of one that hangs
+        resource.setrlimit(resource.RLIMIT_CPU, (int(begun + of_text) + 2, seconds))  # ends one that hangs
         ids = tokenizer.encode(text).ids
         tokenizer.decode(ids[:4_096])
         taken = time.process_time() - begun

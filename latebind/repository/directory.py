@@ -1,10 +1,9 @@
-"""One model on disk, under a manifest of its files with size and sha256: only what that lists is read.
+"""One model on disk, under a manifest of its files with size and sha256: only listed files are read.
 
-A directory that is new appears by one rename. In one that is there, what is to change is written into a hidden folder
-first, which one rename makes `READY`: that is the moment at which the change has happened. Then the files move to their
-places, the manifest last. Who opens the directory and finds `READY` moves what is left, so it does not matter where the
-writer was killed. (Exchanging two directories in one step is known to few systems, and leaves who shares files between
-versions with two copies.)
+A new directory appears by one rename. Changes to an existing one are first written into a hidden folder, which one
+rename makes `READY`: at that moment the change has happened. Then the files move to their places, the manifest last.
+Whoever opens the directory and finds `READY` moves what is left, so it does not matter when the writer was killed. (Few
+systems can exchange two directories in one step, and files shared between versions would then be copied.)
 """
 
 import fcntl
@@ -47,7 +46,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of `directory`; raises `RepositoryError` if it is missing, broken or has invalid paths."""
+    """Return the manifest of `directory`; raises `RepositoryError` if it is missing, corrupt or has invalid paths."""
     path = directory / MANIFEST
     if not path.is_file() or path.is_symlink():
         raise RepositoryError(f"{path} is missing: this is not a model directory; make one with `latebind build`")
@@ -57,7 +56,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def manifest_in(data: bytes, place: str) -> Manifest:
-    """Return the manifest in `data`; raises `RepositoryError` naming `place` if it is broken or has invalid paths."""
+    """Return the manifest in `data`; raises `RepositoryError` naming `place` if it is corrupt or has invalid paths."""
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -116,11 +115,11 @@ PROFILE = "profile.json"
 SEQUENCE = "sequence.json"  # only in sequence models, which also have other graphs
 CACHES = "caches"
 STAGES = "stages"  # of a model whose stages OpenVINO reads by itself
-READY = ".ready"  # what is to take the place of other files; `READY` and more is what is still being written
+READY = ".ready"  # files that are to replace others; names that continue after `READY` are still being written
 MOST_JSON_BYTES = 1 << 24  # of a file that is read whole before anything in it is checked
 MOST_CHANGES = 5  # that may happen while a directory is opened
 PATIENCE = 10.0  # seconds that another process may take to move files to their places
-LEFT_BEHIND = 60.0  # seconds after which a hidden folder that nobody has locked is nobody's
+LEFT_BEHIND = 60.0  # seconds after which an unlocked hidden folder counts as abandoned
 
 T = TypeVar("T")
 Writer = Callable[[Path], None]  # writes a file that is too large to be made in memory first
@@ -151,9 +150,9 @@ class ModelDirectory:
 
     @classmethod
     def create(cls, path: Path | str, files: Mapping[str, bytes | Writer], *, replace: bool = True) -> "ModelDirectory":
-        """Make the directory with these files, or replace a former model there, as a whole.
+        """Create the directory with these files, or replace an existing model there as a whole.
 
-        Raises `FileExistsError` if not `replace` and a model is there, even one that another process has just made.
+        Raises `FileExistsError` if not `replace` and a model exists, even one that another process has just created.
         """
         path = Path(path)
         _check_names(path, files)
@@ -207,7 +206,7 @@ class ModelDirectory:
     def write_files(self, files: Mapping[str, bytes], *, remove: Iterable[str] = ()) -> "ModelDirectory":
         """Add, replace and remove files; return the directory as it is afterwards.
 
-        A crash in between leaves either the directory as it was or as it is to be.
+        A crash in between leaves either the old or the new directory.
         """
         _check_names(self.path, files)
         kept = {name: entry for name, entry in self.files.items() if name not in set(remove)}
@@ -263,7 +262,7 @@ def _write_all(
 
 @contextmanager
 def _staging(parent: Path, prefix: str) -> Iterator[Path]:
-    """Give a new hidden folder, locked for as long as its writer lives; what the dead have left is removed."""
+    """Yield a new hidden folder, locked while its writer lives; folders of dead writers are removed."""
     for left in parent.glob(f"{prefix}*"):
         with suppress(OSError), _locked(left, seconds=0.0) as alone:
             if alone and time.time() - left.stat().st_mtime > LEFT_BEHIND:
@@ -304,7 +303,7 @@ def _finish(path: Path) -> None:
 
 
 def _move_on(path: Path) -> None:
-    """Move what is `READY` to its place, the manifest last; each step may be repeated. The directory is locked."""
+    """Move the files in `READY` to their places, the manifest last; each step may be repeated. Needs the lock."""
     ready = path / READY
     if not ready.exists():
         return
@@ -331,8 +330,8 @@ def _move_on(path: Path) -> None:
 def _locked(path: Path, *, seconds: float) -> Iterator[bool]:
     """Lock a folder against other processes; the lock is released however this process ends.
 
-    Gives whether it is locked: where folders cannot be (NFS), the work goes on, for two seldom change one at a time.
-    Raises `OSError` if another has it for longer than these seconds.
+    Yields whether it is locked: if folders cannot be (NFS), the work goes on, because two writers rarely change one at
+    the same time. Raises `OSError` if another process holds the lock for longer than `seconds`.
     """
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     until, locked = time.monotonic() + seconds, False
@@ -343,7 +342,7 @@ def _locked(path: Path, *, seconds: float) -> Iterator[bool]:
                 locked = True
             except BlockingIOError:
                 if time.monotonic() >= until:
-                    raise TimeoutError(EAGAIN, "another process locks it for too long", str(path)) from None
+                    raise TimeoutError(EAGAIN, "another process has held its lock for too long", str(path)) from None
                 time.sleep(0.01)
             except OSError:
                 break

@@ -1,4 +1,4 @@
-"""All models under one root, `root/<name>/` or `root/<name>/<number>/` for a version, and what is served of them.
+"""All models under one root, `root/<name>/` or `root/<name>/<number>/` for a version, and which of them are served.
 
 `root/<name>.query.toml` is a query, whose steps are models beside it.
 """
@@ -29,7 +29,7 @@ class Listed:
 class Repository:
     """Finds models by name and version. It only lists; `ModelDirectory` reads and verifies.
 
-    Links are followed within the root; what is behind other links is ignored.
+    Links within the root are followed; other links are ignored.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -46,7 +46,7 @@ class Repository:
         return list(dict.fromkeys(listed.name for listed in self.models()))
 
     def passed_over(self, names: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return for each folder that looks like a version of these models (none: of all) why it is none."""
+        """Return why folders that look like versions of these models (none: of all) are skipped."""
         notes = []
         for folder in self._folders():
             if (names and folder.name not in names) or not is_inside(folder, self._root):
@@ -113,11 +113,11 @@ def check_inside(path: Path, root: Path) -> None:
         raise RepositoryError(f"{path} is a link that leads out of the repository: replace it by its target")
 
 
-NEWEST: Mapping[str, str] = {}  # no model is wanted in a version of another number
+NEWEST: Mapping[str, str] = {}  # no model is wanted in another version
 
 
 def find_models(place: Path, names: Sequence[str] | None = None, versions: Mapping[str, str] = NEWEST) -> list[Path]:
-    """Return the directories of all models in `place`, or of those named, the newest where `versions` name no other.
+    """Return the directories of all models in `place`, or of those named, the newest unless `versions` name another.
 
     `place` may also be a model directory itself. Raises `NotFound` or `RepositoryError` with what exists.
     """
@@ -234,7 +234,7 @@ class Serving:
         )
 
     def with_(self, other: "Serving") -> "Serving":
-        """Return this and another together; if both have a name, the other's entry is taken."""
+        """Return this and another together; if a name is in both, the other's entry is taken."""
         return Serving({**self.models, **other.models}, {**self.queries, **other.queries})
 
     def renamed(self, names: Sequence[str]) -> "Serving":
@@ -261,7 +261,7 @@ class Serving:
 class Selection:
     """The part of a repository that is served: all of it, or the models and queries of these `names`.
 
-    Models of which several versions are served have an entry in `splits`, by name; all others are served in the newest.
+    Models of which several versions are served have an entry in `splits`, by name; others are served in the newest one.
     """
 
     def __init__(self, place: Path, names: Sequence[str] = (), splits: Sequence[Split] = ()) -> None:
@@ -270,7 +270,7 @@ class Selection:
         self._names = tuple(names)
 
     def first(self) -> Serving:
-        """Return all that is to be served; raises if something is missing or incomplete."""
+        """Return everything to be served; raises if something is missing or incomplete."""
         serving = Serving.of(*find_served(self.place, self._names, self._main_versions()))
         for model, split in self.splits.items():
             if model not in serving.models:
@@ -290,13 +290,13 @@ class Selection:
         return {model: split.main for model, split in self.splits.items()}
 
     def passed_over(self) -> tuple[str, ...]:
-        """Return, for the operator, which folders of versions are not served though they look like some, and why."""
+        """Return, for the operator, which folders that look like versions are not served, and why."""
         if (self.place / MANIFEST).is_file() or not self.place.is_dir():
             return ()
         return Repository(self.place).passed_over(self._names)
 
     def names(self) -> tuple[str, ...]:
-        """Return the names that exist now and are to be served; models are not verified."""
+        """Return the names to be served that exist now; models are not verified."""
         if (self.place / MANIFEST).is_file():
             return (_name(self.place),)
         queries = {path.name.removesuffix(ENDING) for path in self.place.glob(f"*{ENDING}") if path.is_file()}
@@ -308,9 +308,9 @@ class Selection:
         return tuple(self.splits[model].served.values())
 
     def first_whole(self) -> tuple[Serving, dict[str, LatebindError | OSError]]:
-        """Return what is intact of all that is to be served, without splits, and by name what is wrong with the rest.
+        """Return the intact part of what is to be served, without splits, and by name what is wrong with the rest.
 
-        Raises `NotFound` for what was asked for by a name that there is not.
+        Raises `NotFound` if a name that was asked for does not exist.
         """
         found, wrong = Serving(), dict[str, LatebindError | OSError]()
         for name in dict.fromkeys((*self._names, *Selection.names(self))):
@@ -329,8 +329,8 @@ class Selection:
     def find(self, name: str, version: str | None = None) -> Serving:
         """Return a model in a version, by default the newest, or a query with its models.
 
-        Raises `NotFound`, whose message does not say where the repository is, `RepositoryError`, and `QueryError` for a
-        query file that cannot be read.
+        Raises `NotFound`, whose message hides where the repository is, `RepositoryError`, and `QueryError` for a query
+        file that cannot be read.
         """
         if version is None:
             name, _, number = name.partition(BESIDE)
@@ -372,9 +372,9 @@ def _name(directory: Path) -> str:
 
 
 def _relative_to(place: Path, message: str) -> str:
-    """Return the message with paths as they are from this folder."""
+    """Return the message with paths relative to this folder."""
     path = rf"(?<![\w./-]){re.escape(str(place))}"
     message = re.sub(f"{path}/", "", message)
-    if len(place.parts) < 2:  # one word, which the message may have in another sense
+    if len(place.parts) < 2:  # a single word, which the message may use in another sense
         return message
     return re.sub(rf"{path}(?![\w-])", "the repository", message)

@@ -72,11 +72,11 @@ class Remote:
         self._root = root.rstrip("/")
 
     def look(self) -> RemoteListing:
-        """List what is there now."""
+        """List the current contents."""
         with self._reading("listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._root, detail=True)
-        start = f"{self._root}/"  # what else a store names is ignored
+        start = f"{self._root}/"  # other names that a store lists are ignored
         below = {
             path.removeprefix(start): int(about.get("size") or 0)
             for path, about in found.items()
@@ -137,9 +137,9 @@ def arrange(files: Mapping[str, int], root: str) -> RemoteListing:
 
 
 def _named(folder: str, root: str) -> tuple[str, str] | None:
-    """Return the name and version of the model in a folder, None if no model may be there.
+    """Return the name and version of the model in a folder, None if it cannot be one.
 
-    A model without a folder for its version counts as version 1, unless there is another one (`sorted` has it last).
+    A model without a folder for its version counts as version 1, unless there is another one (`sorted` puts it last).
     """
     parts = (folder or root).split("/")
     if not folder:
@@ -168,10 +168,10 @@ class Mirror:
         self._most = most
 
     def refresh(self, names: Sequence[str] = ()) -> None:
-        """Fetch what has changed of these models and queries, by default of all; remove what has gone there.
+        """Fetch what has changed of these models and queries, by default of all; remove what the store has removed.
 
-        A version that is incomplete there is logged and stays as it is here. Raises `RepositoryError` if the store
-        cannot be read or holds too much; then nothing is changed.
+        A version that is incomplete in the store is logged and left unchanged here. Raises `RepositoryError` if the
+        store cannot be read or holds too much; then nothing is changed.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOCK).open("w") as lock:
@@ -209,7 +209,7 @@ class Mirror:
                 write_bytes(path, data)
 
     def _manifest(self, found: RemoteVersion) -> Manifest | None:
-        """Return the manifest of a version if that is complete there, else None."""
+        """Return the manifest of a version if it is complete in the store, else None."""
         place = found.at(MANIFEST)
         try:
             manifest = manifest_in(self._remote.read(place, MAX_MANIFEST_BYTES), f"{self._remote.shown}/{place}")
@@ -244,7 +244,7 @@ class Mirror:
             logger.error("%s version %s was not changed: %s", found.name, found.version, error)
 
     def _drop(self, versions: Iterable[RemoteVersion], queries: Collection[str]) -> None:
-        """Remove versions and queries that have gone there, and unfinished ones here."""
+        """Remove versions and queries that the store no longer has, and unfinished ones here."""
         kept = {self._path(found) for found in versions}
         for listed in Repository(self.folder).models():
             if listed.path not in kept:
@@ -262,24 +262,24 @@ class Mirror:
 
 
 class MirroredSelection(Selection):
-    """What is served of a remote repository. The mirror is refreshed when names are listed, and by `fresh`."""
+    """The served part of a remote repository. The mirror is refreshed when names are listed, and by `fresh`."""
 
     def __init__(self, mirror: Mirror, names: Sequence[str] = (), splits: Sequence[Split] = ()) -> None:
         super().__init__(mirror.folder, names, splits)
         self._mirror = mirror
 
     def first(self) -> Serving:
-        """Return all that is to be served; if the store cannot be read, what was fetched before."""
+        """Return everything to be served; if the store cannot be read, what was fetched before."""
         self._refresh_at_first()
         return super().first()
 
     def first_whole(self) -> tuple[Serving, dict[str, LatebindError | OSError]]:
-        """Return what is intact of that, and by name what is wrong with the rest."""
+        """Return the intact part of that, and by name what is wrong with the rest."""
         self._refresh_at_first()
         return super().first_whole()
 
     def names(self) -> tuple[str, ...]:
-        """Return what is there now; raises `RepositoryError` if the store cannot be read."""
+        """Return the current names; raises `RepositoryError` if the store cannot be read."""
         self._refresh(needed=True)
         return super().names()
 

@@ -1,10 +1,10 @@
 """Tensors in a model directory: safetensors files, which hold only numbers, read whole or mapped page by page.
 
-Torch is imported where tensors are asked for. An array of bfloat16, which numpy does not have, is one of its bits.
+Torch is imported only when tensors are asked for. bfloat16, which numpy does not have, is an array of its bits.
 
-A mapped file takes no memory; only pages that are present do (Linux only). Users hold pages: the first holder has them
-read, and when the last one releases them they are freed at once. A page that is read while nobody holds it is loaded by
-the kernel and freed with the next release.
+A mapped file takes no memory; only pages that are present do (Linux only). Users hold pages: the first holder causes
+them to be read, and when the last one releases them they are freed at once. A page that is read while none holds it is
+loaded by the kernel and freed with the next release.
 """
 
 import ctypes
@@ -70,7 +70,7 @@ class MappedFile:
         self.memory = mmap.mmap(self._file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self._address = np.frombuffer(self.memory, np.uint8).ctypes.data
         self._holders = np.zeros(-(-len(self.memory) // PAGE), np.int16)
-        # A huge page would be unmapped whole though parts are held. Kernels without huge pages refuse; they need not.
+        # A huge page would be unmapped whole even if parts are held. Kernels without huge pages refuse, which is fine.
         with suppress(OSError):
             self._advise(range(len(self._holders)), MADV_NOHUGEPAGE)
 
@@ -87,8 +87,8 @@ class MappedFile:
     def hold(self, runs: Runs) -> BytesRead:
         """Make pages present until they are released as often as they were held.
 
-        Releases Python's lock while it reads. Raises `RepositoryError` if the file was altered or cannot be read; then
-        none of the pages is held.
+        Releases the GIL while it reads. Raises `RepositoryError` if the file was altered or cannot be read; then none
+        of the pages is held.
         """
         if self._stamp() != self._known:
             raise RepositoryError(f"{self.path} was changed while it is served: restore it and restart the server")
@@ -104,7 +104,7 @@ class MappedFile:
         return read
 
     def release(self, runs: Runs) -> None:
-        """Free those of these pages that have no holder left."""
+        """Free these pages, except those that still have a holder."""
         self._count(runs, -1)
         self._drop()
 
@@ -129,7 +129,7 @@ class MappedFile:
         try:
             self._advise(run, MADV_POPULATE_READ)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # older kernels do not know it
+            if error.errno != errno.EINVAL:  # older kernels do not support it
                 raise
             np.frombuffer(self.memory, np.uint8)[run.start * PAGE : run.stop * PAGE : PAGE].max()
 
@@ -151,7 +151,7 @@ def _zeros(counts: NDArray[np.int16]) -> Sequence[range]:
 
 
 def _call(name: str, address: int, size: int, argument: int) -> None:
-    """Call a memory function of the C library; raises `OSError`. Python's lock is released meanwhile."""
+    """Call a memory function of the C library, without the GIL; raises `OSError`."""
     function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
     if function(address, size, argument):
@@ -176,7 +176,7 @@ DTYPES = {
     "F64": "float64",
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-BITS = {"bfloat16": "uint16"}  # what numpy has in the place of a dtype
+BITS = {"bfloat16": "uint16"}  # numpy's substitute for a dtype that it lacks
 
 Array = NDArray[Any]
 
@@ -218,7 +218,7 @@ def _tensor(array: Array, dtype: str) -> "Tensor":
 
 
 def check_weights(directory: ModelDirectory, name: str, graph_weights: Iterable[str], there: Collection[str]) -> None:
-    """Raise `RepositoryError` if a listed file, with the tensors that are `there`, lacks one that a graph names."""
+    """Raise `RepositoryError` if a listed file, which has the tensors `there`, lacks one that a graph names."""
     lacking = next((weight for weight in graph_weights if weight not in there), None)
     if lacking is not None:
         raise RepositoryError(
@@ -288,7 +288,7 @@ class Pages:
         return self.file.hold(self.runs)
 
     def release(self) -> None:
-        """Free those that nobody else holds."""
+        """Free those that have no other holder."""
         self.file.release(self.runs)
 
 
@@ -348,9 +348,9 @@ def _views(memory: mmap.mmap) -> tuple[dict[str, tuple[int, int]], dict[str, Arr
 
 
 def _described(memory: bytes | mmap.mmap) -> tuple[int, dict[str, _Described]]:
-    """Return where the numbers begin, and what a file says of each tensor; raises if they do not fill it, one by one.
+    """Return where the numbers begin, and each tensor's description; raises unless they fill the file without overlap.
 
-    Tensors that overlap would be one memory for two weights: changing one in place changes the other.
+    Overlapping tensors would share memory between two weights: changing one in place changes the other.
     """
     length = int.from_bytes(memory[:HEADER], "little")
     if length > min(MOST_HEADER, len(memory) - HEADER):

@@ -48,12 +48,12 @@ from latebind.sequence.stored import write_sequence
 
 VERIFIED = 16  # rows
 STEPS = 3  # that are verified
-TIMED = 16  # steps behind each read, by which backends are chosen
-LENGTHS = 4  # of rows, beside the ends of the range
+TIMED = 16  # steps after each read, by which backends are chosen
+LENGTHS = 4  # of rows, besides the ends of the range
 ROWS, FEW_ROWS = 8, 2  # of each length that are tried beside others
 WORK = 1e9  # operations of reading a row from which few rows are tried, and most of them cut to `SHORT` tokens
 SHORT = 64
-PADDED = 1e-3  # of the largest number: what rounding over other lengths never makes
+PADDED = 1e-3  # of the largest number: more than rounding over other lengths causes
 SHARES = (np.arange(100) + 0.5) / 100  # quantiles of the answers' lengths that the profile keeps
 
 
@@ -76,9 +76,9 @@ def build_sequence(
     """Build the sequence model `module` into the model directory `directory`; an existing model there is replaced.
 
     `tokens` `(N, longest input)` int64 are rows to verify and measure on. If `measured_lengths`, they are like the rows
-    to come, and the lengths of their answers become the lengths that policies expect. The backend that is quickest
-    with a full batch is taken among the `backends` whose error is within `tolerance`. For `about` and `files` see
-    `build_program`; `ExportError` and `ConfigError` are raised as it does.
+    to be served, and the lengths of their answers become the lengths that policies expect. The backend that is fastest
+    with a full batch is taken among the `backends` whose error is within `tolerance`. For `about` and `files`, and for
+    `ExportError` and `ConfigError`, see `build_program`.
     """
     settings = Settings.checked(
         name, version, max_batch=max_batch, backends=backends, tolerance=tolerance, threads=threads
@@ -117,7 +117,7 @@ def build_sequence(
         settings,
         tried,
         lambda made: timed_batch(made, full, TIMED),
-        lambda said, share: on_progress(said, 0.5 + 0.3 * share),
+        lambda step, share: on_progress(step, 0.5 + 0.3 * share),
     )
     chosen, error = candidates[0].made, candidates[0].error
     if chosen is None or candidates[0].refused:
@@ -146,7 +146,7 @@ def build_sequence(
         ("chosen", why_chosen(candidates[0], candidates)),
         ("reading", f"{reads} tokens, alone"),
         ("a step", f"{step.at(1) * 1e3:.2f} ms alone, {step.at(most) * 1e3:.2f} in a batch of {most}"),
-        ("answers", answers if measured_lengths else "taken to be as long as may be: give --data to measure"),
+        ("answers", answers if measured_lengths else "assumed to have the largest length: give --data to measure"),
         ("largest relative error", f"{error:.1e}"),
         *closing_lines(profile, written, spread),
     ]
@@ -154,7 +154,7 @@ def build_sequence(
 
 
 def _with_drawn(tokens: Tensor, words: int | None, padding: int) -> Tensor:
-    """Return the rows in turns with rows of drawn words, none of them padding: examples may be one word alone."""
+    """Return the rows alternating with rows of random words, none of them padding: examples may be a single word."""
     if words is None or words < 2:
         return tokens
     drawn = torch.randint(words, tokens.shape, generator=torch.Generator().manual_seed(0))
@@ -192,7 +192,7 @@ def sequence_error(program: SequenceProgram, module: nn.Module, tokens: Tensor) 
 
 
 def _is_heavy(module: nn.Module, tokens: Tensor) -> bool:
-    """Return whether reading the longest row takes so long that it is tried for few rows alone."""
+    """Return whether reading the longest row takes so long that only few rows are tried."""
     row = tokens[:1], torch.tensor([tokens.shape[1]])
     return operations(runner(EncodeModule(module), row), row) > WORK
 
@@ -201,10 +201,10 @@ def _is_heavy(module: nn.Module, tokens: Tensor) -> bool:
 def check_sequence(
     module: nn.Module, exported: SequenceGraphs, tokens: Tensor, words: int | None, *, most: int
 ) -> None:
-    """Raise `ExportError` if other rows, or how far rows beside them are padded, change what is written for a row.
+    """Raise `ExportError` if other rows, or the padding that they cause, change what is written for a row.
 
-    `tokens` `(N, longest input)` are rows that the module takes; further ones are drawn of so many
-    `words`. `most` is the largest batch.
+    `tokens` `(N, longest input)` are rows that the module takes; further ones are drawn from `words` words. `most` is
+    the largest batch.
     """
     generator = torch.Generator().manual_seed(0)
     sequence, longest, heavy = cast(SequenceModule, module), tokens.shape[1], _is_heavy(module, tokens)
@@ -232,7 +232,7 @@ def check_sequence(
 
 
 def _check_padding(sequence: SequenceModule, exported: SequenceGraphs, tokens: Tensor, size: int) -> None:
-    """Raise `ExportError` if rows of `size` tokens are written other answers where a longer row is beside them."""
+    """Raise `ExportError` if rows of `size` tokens get other answers when a longer row is beside them."""
     count = len(tokens)
     length = torch.full((count,), size)
     padded = tokens.masked_fill(torch.arange(tokens.shape[1]) >= size, sequence.padding)
@@ -246,8 +246,8 @@ def _check_padding(sequence: SequenceModule, exported: SequenceGraphs, tokens: T
         most = PADDED * float(words.abs().max())
         if not torch.allclose(found.pop(LOGITS).double(), words, rtol=0, atol=most, equal_nan=True):
             raise ExportError(
-                f"rows depend on each other: for a row of {size} tokens, other words are likely where it is padded to "
-                f"{tokens.shape[1]}, as it is beside a longer row. encode must not count what is behind `length`, and "
+                f"rows depend on each other: for a row of {size} tokens, other words are likely if it is padded to "
+                f"{tokens.shape[1]}, as it is beside a longer row. encode must not count what is after `length`, and "
                 "step must not read the state there"
             )
         for rows, changed in ((alone, expected), (beside, found)):
@@ -262,7 +262,7 @@ def _begun(sequence: SequenceModule, parts: tuple[Part, ...], state: State, coun
 
 
 def _step(sequence: SequenceModule, rows: StateRows, count: int) -> dict[str, Tensor]:
-    """Return what the module's own step makes of the rows, to copies of which it may write."""
+    """Return what the module's own step returns for the rows; it may write to copies of them."""
     return dict(sequence.step(**{name: part.clone() for name, part in rows.first(count).items()}))
 
 

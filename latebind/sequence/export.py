@@ -17,9 +17,9 @@ from latebind.sequence.state import POSITION, TOKEN, WRITTEN, Change, Part, Spec
 
 TOKENS, LOGITS = "tokens", "logits"
 NEEDED: Mapping[str, tuple[type, str]] = {  # attributes of a sequence module: their type, and words for a refusal
-    "start": (int, "int, the token that answers begin behind"),
+    "start": (int, "int, the token after which answers begin"),
     "end": (int, "int, the token that ends an answer"),
-    "padding": (int, "int, the token behind short rows"),
+    "padding": (int, "int, the token that pads short rows"),
     "longest_output": (int, "int, the most tokens of an answer"),
     "blank": (Mapping, "dict, shapes of the parts of the state that begin as zeros; may be empty"),
 }
@@ -30,8 +30,8 @@ class SequenceModule(Protocol):
 
     An answer begins after `start`, ends with `end` and has at most `longest_output` tokens, `end` included. `blank`
     gives the parts of the state that begin as float32 zeros, each with the shape of one row; the others come from
-    `encode`. Where it names the dimension of the positions `"written"` in the place of `longest_output`, the state
-    grows: `step` takes parts with room for what has been read and written so far, not for the most there may be.
+    `encode`. If it names the dimension of the positions `"written"` instead of `longest_output`, the state grows:
+    `step` takes parts with room for what has been read and written so far, not for the most there may be.
 
     It may have `rules`, by which tokens are forced or left out.
     """
@@ -46,7 +46,7 @@ class SequenceModule(Protocol):
         """Return the state `(B, ...)` by name for `tokens` `(B, L)`; only the first `length` `(B,)` are not padding.
 
         Padding must not affect the result. If a shape depends on L, it may do so in one dimension, and `step` must not
-        read what is behind `length` there.
+        read what is after `length` there.
         """
 
     def step(self, token: Tensor, position: Tensor, **state: Tensor) -> dict[str, Tensor]:
@@ -62,7 +62,7 @@ class SequenceGraphs:
     """A sequence model as two graphs over one set of weights: the encoder, for inputs of any length, and the step.
 
     The step takes token, position and all `parts` of the state, in this order. `fixed` says what in the module's code
-    keeps the encoder from being one graph for all lengths, "" where nothing does.
+    keeps the encoder from being one graph for all lengths, "" if nothing does.
     """
 
     marks: SpecialTokens
@@ -74,7 +74,7 @@ class SequenceGraphs:
     rules: Rules = NO_RULES
 
     def faults(self, longest_input: int, longest_output: int) -> Iterator[str]:
-        """Yield what does not fit: graphs of which one makes what the next does not take."""
+        """Yield what does not match: outputs of one graph that the next does not take."""
         parts = {part.name: part for part in self.parts}
         given = [(spec.name, spec.shape, spec.sizes) for spec in self.step.inputs]
         if given != [(TOKEN, (), ()), (POSITION, (), ()), *((one.name, one.shape, one.sizes) for one in self.parts)]:
@@ -83,7 +83,7 @@ class SequenceGraphs:
         for part in self.parts:
             if part.sizes and [most.get(size, size) for size in part.sizes] != list(part.shape):
                 yield (
-                    f"{part.name!r} has rows of {list(part.sizes)}: where the state grows, a size is a number, or as "
+                    f"{part.name!r} has rows of {list(part.sizes)}: if the state grows, a size is a number, or as "
                     f"much as was read ({LENGTH}) or written ({WRITTEN})"
                 )
         taken = [(spec.name, spec.shape, spec.sizes) for spec in self.encoder.inputs]
@@ -91,17 +91,17 @@ class SequenceGraphs:
             yield f"the encoder does not take up to {longest_input} tokens"
         for spec in self.encoder.output_specs():
             if spec.name not in parts or spec.shape != parts[spec.name].shape:
-                yield f"the encoder makes {spec.name!r} of shape {spec.shape}, which is no part of the state"
+                yield f"the encoder returns {spec.name!r} of shape {spec.shape}, which is not a part of the state"
         returned = {spec.name: spec for spec in self.step.output_specs()}
         if next(iter(returned)) != LOGITS or len(returned[LOGITS].shape) != 1:
             yield "step must return 'logits' (B, words): a number for each token that may come next"
         elif not self.rules.fit(returned[LOGITS].shape[0], longest_output):
-            yield "the rules name tokens or positions that there are not"
+            yield "the rules name tokens or positions that do not exist"
         for name in sorted(returned.keys() - parts.keys() - {LOGITS}):
-            yield f"step returns {name!r}, which is no part of the state: return it from encode as well"
+            yield f"step returns {name!r}, which is not a part of the state: return it from encode as well"
         for part in self.parts:
             if part.change is Change.WRITTEN and part.shape[part.axis : part.axis + 1] != (longest_output,):
-                yield f"{part.name!r} has no place for each of the {longest_output} tokens of an answer"
+                yield f"{part.name!r} does not have a place for each of the {longest_output} tokens of an answer"
 
 
 def is_sequence(module: nn.Module) -> bool:
@@ -110,7 +110,7 @@ def is_sequence(module: nn.Module) -> bool:
 
 
 def as_sequence(module: nn.Module) -> SequenceModule:
-    """Return the module as a sequence module; raises `ExportError` that names all that it lacks."""
+    """Return the module as a sequence module; raises `ExportError`, which names everything that it lacks."""
     lacking = [
         f"{name!r} ({means})"
         for name, (type_, means) in NEEDED.items()
@@ -155,7 +155,7 @@ def export_sequence(
 
 
 def padded(encoder: Graph, marks: SpecialTokens) -> Graph:
-    """Return an encoder that knows what short rows are filled up with; a file of a graph does not say it."""
+    """Return an encoder with the token that pads short rows, which graph files do not contain."""
     tokens, *others = encoder.inputs
     return replace(encoder, inputs=(replace(tokens, padding=marks.padding), *others))
 

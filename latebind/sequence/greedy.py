@@ -15,11 +15,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds of an answer beside that its tokens are likely.
+    """Constraints on an answer besides the likelihood of its tokens.
 
-    `ends` end it too. Its first token is `first`, and `last` the one at the last position that there is. `never` are
-    not taken, and nothing that ends it before `shortest` tokens are written. No `unlike` tokens in a row come twice in
-    it, the one that it begins behind included; with 0 they may.
+    `ends` end it too. Its first token is `first`, and `last` the one at the last possible position. `never` are not
+    taken, nor any token that ends it before `shortest` tokens are written. No sequence of `unlike` tokens occurs twice
+    in it, the start token included; with 0 they may.
     """
 
     ends: tuple[int, ...] = ()
@@ -30,7 +30,7 @@ class Rules:
     unlike: int = 0
 
     def fit(self, words: int, longest: int) -> bool:
-        """Return whether these can be rules of a model of so many words, for answers of at most `longest` tokens."""
+        """Return whether these rules are possible with `words` words and answers of at most `longest` tokens."""
         forced = [token for token in (self.first, self.last) if token is not None]
         tokens = all(0 <= token < words for token in (*self.ends, *forced, *self.never))
         return tokens and 0 <= self.shortest <= longest and 0 <= self.unlike <= longest + 1
@@ -40,7 +40,7 @@ NO_RULES = Rules()
 
 
 class Greedy:
-    """Takes tokens by `rules`, for answers of at most `longest` tokens."""
+    """Takes tokens under `rules`, for answers of at most `longest` tokens."""
 
     def __init__(self, rules: Rules, marks: SpecialTokens, longest: int) -> None:
         self.ends = frozenset({marks.end, *rules.ends})
@@ -53,7 +53,7 @@ class Greedy:
     def take(self, logits: Array, positions: Array, written: Callable[[int], Array]) -> Array:
         """Return the tokens `(B,)` for `logits` `(B, words)`, which this may change, at these `positions` `(B,)`.
 
-        `written(row)` are the tokens of a row's answer, of which those before its position are asked for.
+        `written(row)` are the tokens of a row's answer, of which those before its position are read.
         """
         rules = self._rules
         if rules is None:
@@ -72,14 +72,14 @@ class Greedy:
         return tokens
 
     def _repeated(self, answer: Array, unlike: int) -> Array:
-        """Return the tokens with which the last of so many in a row would be the last of a row that has been there."""
-        said = np.concatenate(([self._start], answer))
-        rows = np.lib.stride_tricks.sliding_window_view(said, unlike)
-        found: Array = rows[(rows[:, :-1] == said[len(said) - unlike + 1 :]).all(axis=1), -1]
+        """Return the tokens that would complete a sequence of `unlike` tokens that has occurred before."""
+        tokens = np.concatenate(([self._start], answer))
+        rows = np.lib.stride_tricks.sliding_window_view(tokens, unlike)
+        found: Array = rows[(rows[:, :-1] == tokens[len(tokens) - unlike + 1 :]).all(axis=1), -1]
         return found
 
 
 def best(logits: Array) -> Array:
-    """Return the number of the largest in each row."""
+    """Return the index of the largest number in each row."""
     found: Array = logits.argmax(axis=1)  # torch takes 12 microseconds for each row of 8,192
     return found

@@ -35,7 +35,7 @@ class SequenceProgram(Program):
     """A sequence model that can run: `stages` are its encoder and its step.
 
     The encoder takes tokens `(B, L)` and how many of them count `(B,)`. The step takes token and position `(B,)` and
-    all `parts` of the state `(B, ...)` in their order, best in batches of `sizes`.
+    all `parts` of the state `(B, ...)` in order, best in batches of `sizes`.
     """
 
     marks: SpecialTokens
@@ -53,7 +53,7 @@ class SequenceProgram(Program):
         return next((size for size in self.sizes if size >= batch), batch)
 
     def encode(self, tokens: Tensor, counts: Tensor) -> dict[str, Tensor]:
-        """Return the state for rows `(B, L)` int64 of which so many tokens `(B,)` int64 count."""
+        """Return the state for rows `(B, L)` int64, of which the first `counts` `(B,)` int64 tokens count."""
         return self._by_name(0, tokens[:, : int(counts.max())], counts)
 
     def step(self, state: State) -> dict[str, Tensor]:
@@ -111,9 +111,9 @@ def counted(rows: Tokens, padding: int) -> list[int]:
 class Decoding:
     """The requests of one model that one worker decodes, by slot.
 
-    `tokens` returns the rows of some slots, `(B, L)`, filled up to the longest; `answer` returns the place for the
-    answer of a slot, `(longest output,)`. Slots whose requests have ended are to be appended to `ended`, from any
-    thread: their rows are free for the next read or step.
+    `tokens` returns the rows of some slots, `(B, L)`, padded to the longest; `answer` returns the place for the answer
+    of a slot, `(longest output,)`. Slots whose requests have ended must be appended to `ended`, from any thread: their
+    rows are free for the next read or step.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ FEW = 8  # the most requests that read at the same time
 
 
 class _Timed:
-    """A decoding of rows that are passed to it, none of whose tokens is padding."""
+    """Decodes rows that are passed to it, none of whose tokens is padding."""
 
     def __init__(self, program: SequenceProgram) -> None:
         answers = np.zeros((program.spec.max_batch, program.longest_output), np.int64)
@@ -218,15 +218,15 @@ class _Timed:
         return ()
 
     def step(self) -> tuple[Tensor, ...]:
-        """Write one more token behind what was read."""
+        """Write one more token after what was read."""
         self.decoding.step(range(len(self._given)))
         return ()
 
 
 def timed_batch(program: SequenceProgram, tokens: Tensor, steps: int) -> Callable[[], None]:
-    """Return a call that reads a batch of rows `(B, L)` and writes their first tokens, in so many steps.
+    """Return a call that reads a batch of rows `(B, L)` and writes their first tokens, in `steps` steps.
 
-    Answers need not be so long, and end for no row: so every backend does the same.
+    No answer ends before that, so every backend does the same.
     """
     timed = _Timed(program)
 
@@ -243,8 +243,8 @@ def timed_batch(program: SequenceProgram, tokens: Tensor, steps: int) -> Callabl
 def measure_sequence(program: SequenceProgram, tokens: Tokens) -> tuple[Grid, Grid]:
     """Return the seconds of reading, by the length of the longest row, and of a step. `tokens` are example rows.
 
-    The batches are those of all profiles, and one more than each size that steps are compiled for, where costs jump.
-    Where the state grows, a step is by that length too.
+    The batches are those of all profiles, and one row more than each size that steps are compiled for, where costs
+    jump. If the state grows, steps are measured by that length too.
     """
     timed, spec, most = _Timed(program), program.spec, program.spec.max_batch
     rows = torch.from_numpy(np.where(tokens == program.marks.padding, _word(program), tokens))
@@ -263,7 +263,7 @@ def measure_sequence(program: SequenceProgram, tokens: Tokens) -> tuple[Grid, Gr
 
 
 def profile_sequence(program: SequenceProgram) -> SequenceProgram:
-    """Return the program with costs measured on this machine; lengths of answers stay as they were."""
+    """Return the program with costs measured on this machine; the lengths of answers stay."""
     rows = np.full((1, *program.spec.inputs[0].shape), _word(program))
     costs = replace(program.costs, stages=measure_sequence(program, rows))
     return replace(program, costs=costs, costs_fit=True)
@@ -283,6 +283,6 @@ def warm_up(program: SequenceProgram, largest: int) -> None:
 
 
 def _word(program: SequenceProgram) -> int:
-    """Return a token that every model has, and that is no padding."""
+    """Return a token that every model has, and that is not padding."""
     marks = program.marks
     return marks.end if marks.start == marks.padding else marks.start

@@ -15,14 +15,14 @@ from latebind.domain.model import LENGTH
 from latebind.domain.sizes import Size, size_of
 
 State = Mapping[str, Tensor]
-WRITTEN = "written"  # the named dimension of the positions of an answer, where rows of state grow with it
+WRITTEN = "written"  # the named dimension of the positions of an answer, if rows of state grow with it
 LEAST_ROOM = 16  # positions
 MOST_ROOM = 4  # times what is needed
 
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """The tokens that are no words: what an answer starts after, what ends it, and what pads rows."""
+    """The tokens that are not words: the one after which an answer starts, that which ends it, and that which pads."""
 
     start: int
     end: int
@@ -41,9 +41,9 @@ class Change(StrEnum):
 class Part:
     """One tensor of the state.
 
-    `shape` is that of one row, the largest; if the part is written by position, `axis` are the positions. Where rows
-    grow, `sizes` are those of one in terms of `LENGTH`, what was read, and `WRITTEN`: a step then takes rows with room
-    for what is there.
+    `shape` is that of one row, the largest; if the part is written by position, `axis` are the positions. If rows grow,
+    `sizes` give their shape in terms of `LENGTH`, what was read, and `WRITTEN`: a step then takes rows with room for
+    what there is.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Part:
     sizes: tuple[Size, ...] = ()
 
     def shape_of(self, room: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the shape of a row with so much room in each named dimension."""
+        """Return the shape of a row with this room in each named dimension."""
         return tuple([size_of(size, room) for size in self.sizes]) if self.sizes else self.shape
 
 
@@ -86,8 +86,8 @@ class StateRows:
 
     So a batch is always a view, in whatever order requests come and go, and only as many rows are moved as have gone.
 
-    Parts that grow have room for what the longest row needs, and up to four times as much: a step reads all of a view,
-    and a view cut shorter than the rows are apart would be copied at each step.
+    Parts that grow have room for what the longest row needs, and up to four times that: a step reads all of a view, and
+    a view shorter than the stride between rows would be copied at each step.
     """
 
     def __init__(self, parts: Iterable[Part], rows: int) -> None:
@@ -114,8 +114,8 @@ class StateRows:
     def begin(self, owners: Sequence[int], state: State, lengths: Sequence[int] = ()) -> None:
         """Give each owner a row of `state`; parts that are missing from it begin as zeros.
 
-        Tensors may be shorter than their parts; they fill the front. `lengths` are how much of theirs the owners have
-        read, where that is not all.
+        Tensors may be shorter than their parts; they fill the front. `lengths` are how much of their tensors the owners
+        have read, if not all.
         """
         self.end(owners)
         places = self._free(len(owners))
@@ -127,17 +127,17 @@ class StateRows:
             self._arrays[POSITION][places] = 0
             self._make_room()
         contiguous = places[-1] - places[0] + 1 == len(places)
-        where = slice(places[0], places[-1] + 1) if contiguous else places  # a slice in half of the time
+        where = slice(places[0], places[-1] + 1) if contiguous else places  # a slice takes half of the time
         for name, array in self._arrays.items():
             given = state.get(name)
             if given is None:
                 array[where] = 0
-            else:  # what is behind the longest of `lengths` is padding
+            else:  # what follows the longest of `lengths` is padding
                 front: Any = _front(given.shape[1:], array.shape[1:])
                 array[(where, *front)] = given.numpy()[(slice(None), *front)]
 
     def _given(self, state: State) -> list[tuple[Part, Tensor]]:
-        """Return the parts that are given and depend on how much was read, with their tensors."""
+        """Return the given parts that depend on how much was read, with their tensors."""
         parts = self._parts.values()
         return [(part, state[part.name]) for part in parts if LENGTH in part.sizes and part.name in state]
 
@@ -184,9 +184,9 @@ class StateRows:
                 written[self._numbers[:count], self._arrays[POSITION][:count]] = given.numpy()
 
     def _make_room(self) -> None:
-        """Have room for what the rows have read, and for one more position than any of them has written.
+        """Make room for what the rows have read, and for one more position than any of them has written.
 
-        Room is made by doubling, so that all that is copied for it is at most as much again as has been written.
+        Room is doubled, so that no more is copied in all than has been written.
         """
         needed = {LENGTH: max(self._lengths.values(), default=1), WRITTEN: 1}
         if WRITTEN in self._most:
@@ -209,7 +209,7 @@ class StateRows:
         self._rebuild_views()
 
     def _swap(self, place: int, source: int) -> None:
-        """Exchange the rows `place` and `source`; if nobody owns `place`, just move `source` there."""
+        """Exchange the rows `place` and `source`; if `place` has no owner, just move `source` there."""
         mover, other = self._owners[source], self._owners[place]
         for array in self._arrays.values():
             if other is None:
@@ -249,5 +249,5 @@ class StateRows:
 
 
 def _front(one: Sequence[int], other: Sequence[int]) -> tuple[slice, ...]:
-    """Return the front of a row that both shapes have."""
+    """Return the front of a row that both shapes share."""
     return tuple([slice(min(sizes)) for sizes in zip(one, other, strict=True)])

@@ -23,7 +23,7 @@ from latebind.sequence.state import Part, SpecialTokens
 
 FORMAT = 1
 STEP_FILE, ENCODER_FILE = "step.json", "encode.json"  # of graphs
-BUCKET_FILE = "encode-{}.json"  # of one of several encoders, as they were stored once, by its longest input
+BUCKET_FILE = "encode-{}.json"  # of one of several encoders, as earlier builds stored them, by its longest input
 SPARE_FOR_DECODERS = 512 << 20  # bytes that the further copies of a sequence model may take
 
 
@@ -31,7 +31,7 @@ SPARE_FOR_DECODERS = 512 << 20  # bytes that the further copies of a sequence mo
 class StoredSequence:
     """`sequence.json`: the special tokens, the parts of the state, and the rules by which tokens are taken.
 
-    `lengths` are those of several encoders of one length each, which builds once made; empty since.
+    `lengths` are those of several encoders of one length each, which earlier builds made; now empty.
     """
 
     format: int
@@ -58,13 +58,13 @@ def write_sequence(
 def load_sequence(
     directory: ModelDirectory, *, threads: int = 1, backend: str | None = None, streams: int = 1, twins: int = 0
 ) -> SequenceProgram:
-    """Return the sequence model of `directory`, on the backend that `build` found best unless another is named.
+    """Return the sequence model of `directory`, on the backend that `build` found best unless another is given.
 
     `streams` of its twins may run at the same time. If there are `twins` in all, each may have a copy of the weights;
-    with 0 they share large ones. Steps are so short that handing them to a thread of OpenVINO takes longer than they do
-    (`has_copies`), so their copies may take more, and come first: two workers' step of one request took 1.5 ms where it
-    takes 0.5. Raises `RepositoryError` for a directory whose files do not fit together, `ConfigError` for a backend
-    that cannot be used here.
+    with 0 they share large ones. Steps are so short that handing them to an OpenVINO thread takes longer than they do
+    (`has_copies`), so their copies may take more memory, and come first: when two workers shared a step, one request's
+    took 1.5 ms instead of 0.5. Raises `RepositoryError` for a directory whose files do not match, `ConfigError` for a
+    backend that cannot be used here.
     """
     model, profile, graphs = _read(directory, read_tensors(directory, WEIGHTS))
     chosen = backend if backend is not None else model.backend
@@ -103,7 +103,7 @@ def open_sequence(
 
 
 def _read(directory: ModelDirectory, weights: Mapping[str, Tensor]) -> tuple[StoredModel, Profile, SequenceGraphs]:
-    """Return what the files hold; raises `RepositoryError` unless they describe one sequence model."""
+    """Return the contents of the files; raises `RepositoryError` unless they describe one sequence model."""
     model, stored = read_model(directory), directory.read_json(SEQUENCE, StoredSequence)
     try:
         graphs = _graphs(directory, model, stored, weights)

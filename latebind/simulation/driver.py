@@ -37,9 +37,9 @@ class Record:
 
 
 class Simulator(Machine):
-    """Plays arrivals into a scheduler and collects a record for each. Ties in time go by order of scheduling.
+    """Plays arrivals into a scheduler and collects a record for each. Ties in time are resolved by scheduling order.
 
-    For `hardware`, `mapping` and `scheduler` see `Machine`. Where it `traces`, the trace of every request is kept; its
+    For `hardware`, `mapping` and `scheduler` see `Machine`. If it `traces`, the trace of every request is kept; its
     number is the request's id plus 1. With queries, the configuration must have more slots than there are requests,
     because each request has a slot of its own.
     """
@@ -120,11 +120,11 @@ class Simulator(Machine):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Seconds and shares over one run; latencies are of answered requests only, NaN where there are none.
+    """Seconds and shares over one run; latencies are those of answered requests only, NaN if there are none.
 
-    Of rows that differ in length, `quarters` are the shares in time of the shortest quarter and of each longer one, and
-    `padding` is how many times their lengths were run; else it is 1. `promised` counts requests that have started by
-    their fidelity, where that follows the load.
+    For rows that differ in length, `quarters` are the shares in time of the shortest quarter and of each longer one,
+    and `padding` is how many times their lengths were run; else it is 1. `promised` counts started requests by their
+    fidelity, if that follows the load.
     """
 
     requests: int
@@ -141,7 +141,7 @@ class Summary:
 
 
 def summarize(records: Sequence[Record], *, allowed: float) -> Summary:
-    """Sum up records; `allowed` (seconds) decides what was in time."""
+    """Summarize records; `allowed` (seconds) decides what was in time."""
     answered = [record for record in records if record.outcome is Outcome.ANSWERED]
     latencies = sorted(record.latency for record in answered)
     span = max(r.ended for r in records) - min(r.arrived for r in records) if records else 0.0
@@ -159,7 +159,7 @@ def summarize(records: Sequence[Record], *, allowed: float) -> Summary:
 
 
 def percentile(ascending: Sequence[float], percent: float) -> float:
-    """Return the nearest-rank percentile of values in ascending order; NaN of none."""
+    """Return the nearest-rank percentile of values in ascending order; NaN if there are none."""
     if not ascending:
         return nan
     return ascending[max(0, ceil(percent / 100 * len(ascending)) - 1)]

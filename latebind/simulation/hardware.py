@@ -10,7 +10,7 @@ Call = Callable[[float], None]  # takes the time
 
 
 class Agenda:
-    """Scheduled calls by the time (seconds) at which they are due; those due at once in the order of scheduling."""
+    """Scheduled calls by the time (seconds) at which they are due; simultaneous ones in the order of scheduling."""
 
     def __init__(self) -> None:
         self._counter = count()
@@ -25,7 +25,7 @@ class Agenda:
         return number
 
     def cancel(self, number: int) -> None:
-        """Cancel a call; nothing happens where it has been made or cancelled already."""
+        """Cancel a call; nothing happens if it has been made or cancelled already."""
         self._calls.pop(number, None)
 
     def run_until(self, until: float = inf) -> None:
@@ -56,9 +56,9 @@ After = Sequence[tuple[float, Call]]  # calls to make a number of seconds after 
 
 
 class Hardware:
-    """Makes the calls that it is given at the time that they wait for: through its agenda, or at once.
+    """Makes the calls that it is given when they are due: through its agenda, or immediately.
 
-    These are cores: workers that do not slow each other down, with inputs and answers in shared memory.
+    This one models cores: workers that do not slow each other down, with inputs and answers in shared memory.
     """
 
     def __init__(self, agenda: Agenda) -> None:

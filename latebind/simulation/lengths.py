@@ -20,12 +20,12 @@ from latebind.simulation.workloads import Arrival
 
 DRAWN = 1_000
 QUARTERS = 4
-PADS_LITTLE = 1.1  # lengths run over lengths sent, of which nobody asks why
+PADS_LITTLE = 1.1  # ratio of lengths run to lengths sent up to which no reason is given
 WORDS = "24, 8,16,64, 24~0.8, or a file"
 HOW = (
-    "24 or 8,16,64: these, alike often; 24~0.8: log-normal around a median of 24, with 0.8 the deviation of the "
+    "24 or 8,16,64: these, equally often; 24~0.8: log-normal around a median of 24, with 0.8 the deviation of the "
     "logarithm, cut to what is allowed; or a file with a length on each line, or an event log of a server, for the "
-    "lengths that came. Where several dimensions have names, a size is written 64x96"
+    "lengths that came. If several dimensions have names, a size is written 64x96"
 )
 _LISTED = re.compile(r"\d+(x\d+)*(,\d+(x\d+)*)*")
 _NORMAL = re.compile(r"(\d+)~(\d+(?:\.\d+)?)")
@@ -34,16 +34,16 @@ Rows: TypeAlias = tuple[tuple[int, int], ...]  # of equally frequent ones: the l
 
 
 def read_rows(text: str, dims: Sequence[Dim], model: str) -> Rows:
-    """Return the rows that `text` describes, as `HOW` says; "": drawn by octaves, equally often, from `dims`.
+    """Return the rows that `text` describes, as explained in `HOW`; "": drawn by octaves, equally often, from `dims`.
 
-    Raises `ConfigError`, which says what to write, for what is nothing of it, or a size that a row may not have.
+    Raises `ConfigError`, which says what to write, for other texts, or a size that a row may not have.
     """
     file = Path(text)
     return _of_log(file, model) if _is_log(file) else _numbered(read_sizes(text, dims, model))
 
 
 def read_sizes(described: str, dims: Sequence[Dim], model: str) -> list[tuple[int, ...]]:
-    """Return the sizes of the named dimensions of the rows that `described` describes, which is not an event log."""
+    """Return the sizes of the named dimensions of the rows that `described` describes; it is not an event log."""
     random = Random(0)
     normal = _NORMAL.fullmatch(described)
     if not described:
@@ -51,7 +51,7 @@ def read_sizes(described: str, dims: Sequence[Dim], model: str) -> list[tuple[in
     if normal is not None:
         if len(dims) != 1:
             raise ConfigError(
-                f"{model} has {len(dims)} named dimensions, and {described} draws one: list sizes, as 64x96"
+                f"{model} has {len(dims)} named dimensions, and {described} draws one: list sizes, such as 64x96"
             )
         median, spread = int(normal[1]), float(normal[2])
         return [(dims[0].near(median * random.lognormvariate(0.0, spread)),) for _ in range(DRAWN)]
@@ -92,7 +92,7 @@ def _of_log(file: Path, model: str) -> Rows:
 
 def _row(text: str, dims: Sequence[Dim], where: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,18}(x\d{1,18})*", text):
-        raise ConfigError(f"{where} is no length, but {text!r}: write {WORDS}")
+        raise ConfigError(f"{where} is not a length, but {text!r}: write {WORDS}")
     sizes = tuple(map(int, text.split("x")))
     if len(sizes) != len(dims):
         raise ConfigError(
@@ -127,7 +127,7 @@ def describe_rows(rows: Rows) -> str:
 
 
 def by_quarter(records: Iterable[Record], lengths: Sequence[int], allowed: float) -> tuple[float, ...]:
-    """Return the share answered within `allowed` seconds of the shortest quarter of requests, and of each longer one.
+    """Return the share answered within `allowed` seconds for the shortest quarter of requests, and each longer one.
 
     `lengths` are those of the requests, by number.
     """
@@ -139,7 +139,7 @@ def by_quarter(records: Iterable[Record], lengths: Sequence[int], allowed: float
 
 
 def why_padded(costs: ModelCosts, lengths: Iterable[int], most: int) -> str:
-    """Return what the costs say of padding: what a row of the shortest quarter costs with longer ones, and alone."""
+    """Return, in words, what padding costs: a row of the shortest quarter with longer ones, and alone."""
     ordered = sorted(lengths)
     short, long = ordered[len(ordered) // 4], ordered[3 * len(ordered) // 4]
     rows = max(2, most // 2)

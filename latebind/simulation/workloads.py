@@ -9,9 +9,9 @@ from latebind.domain.config import ServedModel
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a request does at a node of a query: the stage at which it leaves each model; if the condition holds.
+    """What a request does at a node of a query: the stage at which it leaves each model; whether the condition holds.
 
-    Of a model with an operating curve, `levels` have the stage at which it leaves at each level.
+    For a model with an operating curve, `levels` have the stage at which it leaves at each level.
     """
 
     leaves_at: tuple[int, ...]

@@ -55,7 +55,7 @@ def test_the_networks_of_the_table_take_images(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["fc", "fc(0)", "fc(3,1)", "conv(3)", "conv(0,1)", "huge", "pool(1e9)"])
 def test_a_network_that_is_not_known_is_refused_with_those_that_are(kind: str) -> None:
-    with pytest.raises(ConfigError, match=r"take residual, deep, light, plain, pooled, fc\(h\)"):
+    with pytest.raises(ConfigError, match=r"use residual, deep, light, plain, pooled, fc\(h\)"):
         make_predictor((4, 8, 8), 5, kind)
 
 

@@ -142,7 +142,7 @@ def test_rows_with_nan_are_refused_before_anything_is_learned_from_them(tmp_path
     rows = ROWS.clone()
     rows[3, 2] = rows[7, 0] = rows[7, 1] = float("nan")
     directory = directory_of(Ends("softmax"), tmp_path)
-    with pytest.raises(ConfigError, match="samples for 'x' hold NaN in 2 of 40 rows"):
+    with pytest.raises(ConfigError, match="samples for 'x' contain NaN in 2 of 40 rows"):
         build_caches(directory, SAMPLES, Samples((rows,)))
     np.savez(tmp_path / "rows.npz", x=rows.numpy())
     words = ["build", "tests.learned.test_samples:regressor", "--input", "x=float32:6", "--out", str(tmp_path / "out")]
@@ -168,8 +168,8 @@ class Yields(nn.Module):
     [
         (Yields(1), r"float32 of shape \(1,\)"),
         (Yields(None), r"float32 of shape \(\)"),
-        (Yields(4, torch.int64), "yields int64"),
-        (Yields(4, torch.float64), "yields float64"),
+        (Yields(4, torch.int64), "returns int64"),
+        (Yields(4, torch.float64), "returns float64"),
         (Yields(4, count=2), "2 outputs"),
     ],
     ids=["regression", "one number", "whole numbers", "another precision", "two outputs"],

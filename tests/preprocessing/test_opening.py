@@ -127,7 +127,7 @@ def test_a_second_text_must_be_there_where_the_model_says_so(tmp_path: Path) -> 
 
 
 def test_what_it_reads_must_be_what_the_model_says(tmp_path: Path) -> None:
-    with pytest.raises(RepositoryError, match=r"reads image, which is not what model\.json says"):
+    with pytest.raises(RepositoryError, match=r"reads image, which does not match model\.json"):
         open_preprocessor(directory(tmp_path, PictureSettings("p")), TEXT)
 
 

@@ -183,12 +183,12 @@ def png(width: int, height: int, *chunks: tuple[bytes, bytes]) -> bytes:
 
 
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
-    "nothing": (lambda: b"", "no JPEG, PNG or WebP"),
-    "noise": (lambda: np.random.default_rng(0).bytes(5_000), "no JPEG, PNG or WebP"),
-    "a text": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "no JPEG, PNG or WebP"),
-    "GIF": (lambda: file_of(drawn(9, 9), "GIF"), "no JPEG, PNG or WebP"),
-    "TIFF": (lambda: file_of(drawn(9, 9), "TIFF"), "no JPEG, PNG or WebP"),
-    "BMP": (lambda: file_of(drawn(9, 9), "BMP"), "no JPEG, PNG or WebP"),
+    "nothing": (lambda: b"", "not a readable JPEG, PNG or WebP"),
+    "noise": (lambda: np.random.default_rng(0).bytes(5_000), "not a readable JPEG, PNG or WebP"),
+    "a text": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a readable JPEG, PNG or WebP"),
+    "GIF": (lambda: file_of(drawn(9, 9), "GIF"), "not a readable JPEG, PNG or WebP"),
+    "TIFF": (lambda: file_of(drawn(9, 9), "TIFF"), "not a readable JPEG, PNG or WebP"),
+    "BMP": (lambda: file_of(drawn(9, 9), "BMP"), "not a readable JPEG, PNG or WebP"),
     "a JPEG cut off": (lambda: file_of(drawn(90, 90), "JPEG")[:-900], "broken or cut off"),
     "a PNG cut off": (lambda: file_of(drawn(90, 90), "PNG")[:-900], "broken or cut off"),
     "a WebP cut off": (lambda: file_of(drawn(90, 90), "WEBP")[:-900], "cut off|can be read"),

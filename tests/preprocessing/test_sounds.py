@@ -113,7 +113,7 @@ def test_a_file_in_the_form_that_can_be_extended_is_read() -> None:
 
 def test_a_sound_beyond_the_model_is_refused_unless_it_may_be_cut() -> None:
     data = file_of(tone(1.5).astype(np.float32))
-    with pytest.raises(InvalidRequest, match=r"element 0 of 'sound' takes 1\.5 s, and the model takes 1\.0 s"):
+    with pytest.raises(InvalidRequest, match=r"element 0 of 'sound' lasts 1\.5 s, and the model takes 1\.0 s"):
         opened().prepare({"sound": [data]})
     (row,) = opened().prepare({"sound": [data]}, CUT)
     assert (row.used, row.cut) == (RATE, RATE // 2)
@@ -160,7 +160,7 @@ def test_hostile_files_are_refused_by_their_place(data: bytes, reason: str) -> N
 
 def test_a_file_is_bounded_in_bytes_and_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sounds, "SPARE_SECONDS", 1)
-    with pytest.raises(InvalidRequest, match="takes 3 s, more than 2"):
+    with pytest.raises(InvalidRequest, match="lasts 3 s, more than 2"):
         opened().prepare({"sound": [file_of(np.zeros(3 * RATE, np.uint8))]}, CUT)
     monkeypatch.setattr(sounds, "MOST_VALUES", 100)
     with pytest.raises(InvalidRequest, match="has 1600 samples, more than 100"):

@@ -111,7 +111,7 @@ def test_bytes_are_utf8() -> None:
 
 @pytest.mark.parametrize("given", [b"\xff\xfe", b"ok \xc3", "half \ud83d", b"\xed\xa0\x80"])
 def test_what_is_no_unicode_is_refused_by_its_place(given: str | bytes) -> None:
-    with pytest.raises(InvalidRequest, match=r"element 1 of 'text' is no valid UTF-8"):
+    with pytest.raises(InvalidRequest, match=r"element 1 of 'text' is not valid UTF-8"):
         opened(bert()).prepare({"text": ["good", given]})
 
 
@@ -202,7 +202,7 @@ def test_many_texts_are_read_in_parts_and_come_in_their_order(monkeypatch: pytes
 def test_what_the_library_cannot_read_is_refused_by_its_place() -> None:
     tokenizer = Tokenizer(models.Unigram([("a", -1.0)]))  # it has no token for what is unknown
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    with pytest.raises(InvalidRequest, match="element 2 of 'text' is no text for this model's tokenizer"):
+    with pytest.raises(InvalidRequest, match="element 2 of 'text' cannot be read by this model's tokenizer"):
         opened(tokenizer).prepare({"text": ["a", "aa", "b"]})
 
 

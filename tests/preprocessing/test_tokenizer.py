@@ -144,7 +144,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Content], None], str]] = {
     "a table that is none": (
         "t5", put("normalizer", value={"type": "Precompiled", "precompiled_charsmap": "////"}), "no table",
     ),
-    "a table that is no text": (
+    "a table that is not a text": (
         "t5", put("normalizer", value={"type": "Precompiled", "precompiled_charsmap": [1]}), "no table",
     ),
     "a table that says it is larger": (

@@ -157,7 +157,7 @@ def test_an_encoder_whose_code_fixes_a_length_becomes_several_and_the_report_say
 def test_graphs_of_which_one_makes_what_the_next_does_not_take_are_told() -> None:
     exported = export_sequence(Backwards(), few_rows())
     (_, value), *others = outputs = exported.step.outputs
-    for made, says in ((("scores", value), "'logits'"), (outputs[0], "'more', which is no part of the state")):
+    for made, says in ((("scores", value), "'logits'"), (outputs[0], "'more', which is not a part of the state")):
         step = replace(exported.step, outputs=(made, *others, ("more", value)))
         faults = list(replace(exported, step=step).faults(5, Backwards.longest_output))
         assert any(says in fault for fault in faults)

@@ -70,7 +70,7 @@ def test_what_is_no_length_is_refused_with_what_to_write(told: str, dims: tuple[
     ("content", "words"),
     [
         (b"", "is empty: write a length on each line"),
-        (b"12\nlong\n", "word 2 is no length, but 'long'"),
+        (b"12\nlong\n", "word 2 is not a length, but 'long'"),
         (b"12\n600\n", "word 2: L must be 1 to 512, not 600"),
         (b"\xff\xfe", "has no lengths"),
         (b"{}\n", "is this an event log"),

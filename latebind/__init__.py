@@ -11,7 +11,7 @@ __all__ = ["Dim", "__version__", "serve", "serving"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what serves from Python when somebody asks for it: it needs torch, and most of the package does not."""
+    """Import the Python interface on first use: it needs torch, and most of the package does not."""
     if name == "Dim":
         from latebind.domain.sizes import Dim  # noqa: PLC0415
 

@@ -12,13 +12,13 @@ from typing import IO
 from latebind.domain.errors import ConfigError, Unavailable
 
 READY = "latebind serves at "  # what a server prints with its URL once requests are answered; scripts wait for it
-GRPC_READY = "latebind serves gRPC at "  # the line before, where it does
+GRPC_READY = "latebind serves gRPC at "  # the line before, if it does
 END_SECONDS = 45.0  # longer than the server needs to finish its requests
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A server that answers: its process, its URL, where it speaks gRPC (as 127.0.0.1:8001), and its log, if any."""
+    """A running server: its process, its URL, its address for gRPC (such as 127.0.0.1:8001), and its log, if any."""
 
     process: subprocess.Popen[str]
     url: str
@@ -36,8 +36,8 @@ class Child:
 def started(words: Sequence[str], *, log: IO[str] | None = None, cores: Sequence[int] = ()) -> Iterator[Child]:
     """Run `latebind serve` with these arguments within the context, which is entered when the server is ready.
 
-    What it prints on standard error goes to `log`, else where ours goes. `cores` are those of the frontend; the engine
-    takes its own by `--cores`. Raises `ConfigError` with the server's last line if it does not start.
+    Its standard error goes to `log`, else to that of this process. `cores` are those of the frontend; the engine gets
+    its own by `--cores`. Raises `ConfigError` with the server's last line if it does not start.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "latebind", "serve", *words],
@@ -72,7 +72,7 @@ def started(words: Sequence[str], *, log: IO[str] | None = None, cores: Sequence
 
 def _last_words(log: IO[str] | None) -> str:
     if log is None:
-        return "its words are above"
+        return "see its output above"
     log.seek(0)
-    said = [text for line in log.readlines() if (text := line.strip(" │╭╮╰╯─\n"))]
-    return said[-1] if said else "it said nothing"
+    lines = [text for line in log.readlines() if (text := line.strip(" │╭╮╰╯─\n"))]
+    return lines[-1] if lines else "it printed nothing"

@@ -1,6 +1,6 @@
 """Serves a module, or a Hugging Face folder, from Python: builds it if needed, and runs `latebind serve`.
 
-A trusted step: it runs the module's code. Of a folder's own code nothing is run.
+A trusted step: it runs the module's code. Code in a folder is not run.
 """
 
 import hashlib
@@ -57,20 +57,20 @@ class Options(TypedDict, total=False):
     """The options of `serve` and `serving`.
 
     `name` is the model's name, by default that of the module's class. In `folder` the model is built once and found
-    again; without one it is built for this time only. With `samples`, rows like those to come, learned caches are
+    again; without one it is built for this run only. With `samples`, rows like those to be served, learned caches are
     trained for a classifier, so that answers equal the module's with `fidelity` (0.97); two `Samples` are to train and
     to calibrate on, other rows are split in halves. Rows that differ in size are a sequence of arrays, by the name of
-    the input. `task` "classify" declares a classifier: the class of the largest
-    output is the answer. It need not be declared where samples have labels or the module ends in a softmax. `deadline`
-    is the seconds of requests that name none (1). Of the `backends` the fastest is used. `max_batch` is 16 by default.
-    If the module returns a dictionary, `outputs` names those to serve. `dims` say what varies from row to row, as
-    `dynamic_shapes` of `torch.export.export` do: `{"ids": {1: Dim("L", 1, 512)}}` (`program.declared.from_export`).
-    `arguments` are further arguments of `latebind serve`.
+    the input. `task` "classify" declares a classifier: the class of the largest output is the answer. It need not be
+    declared if samples have labels or the module ends in a softmax. `deadline` is the seconds of requests that name
+    none (1). Of the `backends` the fastest is used. `max_batch` is 16 by default. If the module returns a dictionary,
+    `outputs` names those to serve. `dims` say what varies from row to row, like the `dynamic_shapes` of
+    `torch.export.export`: `{"ids": {1: Dim("L", 1, 512)}}` (`program.declared.from_export`). `arguments` are further
+    arguments of `latebind serve`.
 
-    A folder as Hugging Face saves it says most of that itself. Its options are those of `latebind build FOLDER`: `data`
-    is a table of texts or pictures with their labels, or a folder of pictures, from which learned caches are made; of
-    an embedding, texts on which a `fidelity` such as "cosine:0.99@0.97" is shown;
-    `task` is another one than its architecture is for, and `dims` are as `[Dim("L", 1, 128)]`.
+    A folder as Hugging Face saves it defines most of that itself. Its options are those of `latebind build FOLDER`:
+    `data` is a table of texts or pictures with their labels, or a folder of pictures, from which learned caches are
+    made; for an embedding, texts on which a `fidelity` such as "cosine:0.99@0.97" is shown; `task` selects another task
+    than that of its architecture, and `dims` are given as `[Dim("L", 1, 128)]`.
     """
 
     name: str
@@ -131,7 +131,7 @@ def serve(module: nn.Module | Path | str, example_inputs: Inputs | None = None, 
 
 
 def _check(function: str, options: Options) -> None:
-    """Raise `TypeError` for an option that is none, or has the wrong type: nobody's editor may have checked them."""
+    """Raise `TypeError` for an unknown option, or one of the wrong type: no type checker may have seen the call."""
     known = Options.__annotations__
     unknown = [name for name in options if name not in known]
     if unknown:
@@ -147,14 +147,14 @@ def _check(function: str, options: Options) -> None:
 def _built(
     module: nn.Module | Path | str, inputs: Inputs | None, options: Options, on_progress: Progress
 ) -> Iterator[list[str]]:
-    """Build the module into its folder, or one for this time, and yield the arguments of `latebind serve`."""
+    """Build the module into its folder, or a temporary one, and yield the arguments of `latebind serve`."""
     named = isinstance(module, Path | str)
     for name in ("samples", "outputs") if named else ("data",):
         if name in options:
-            of = "a folder of Hugging Face, which takes data" if named else "a module, which takes samples"
-            raise ConfigError(f"{name} is no option of {of}: leave it out")
+            of = "a Hugging Face folder, which takes data" if named else "a module, which takes samples"
+            raise ConfigError(f"{name} is not an option of {of}: leave it out")
     if named != (inputs is None):
-        advice = "a folder says itself what it reads: leave them out" if named else "give rows as they will come"
+        advice = "a folder defines what it reads: leave them out" if named else "give rows like those to be served"
         raise ConfigError(f"example_inputs: {advice}")
     # These are checked before a build, which takes minutes.
     device, arguments = options.get("device", HOST), options.get("arguments", ())
@@ -208,9 +208,9 @@ def build_once(
 ) -> str:
     """Make the module the newest version of a model in `folder`, and return the model's name.
 
-    Nothing is built if the newest version was made of the same graph, weights and settings. `tell` gets the progress.
-    Where there are `samples` and nobody knows that the module is a classifier, a `UserWarning` says so and there are no
-    learned caches. Raises `ExportError` for a module that cannot be served and `ConfigError` for invalid settings.
+    Nothing is built if the newest version was made of the same graph, weights and settings. If there are `samples` and
+    the module is not known to be a classifier, there are no learned caches, and a `UserWarning`. Raises `ExportError`
+    for a module that cannot be served and `ConfigError` for invalid settings.
     """
     if (kind := made_of_another(module)) is not None:
         raise ConfigError(f"the module is {kind}: give the nn.Module that it was made of")
@@ -224,7 +224,7 @@ def build_once(
     varying = from_export(inputs, dims) if dims else NOTHING
     asked = Fidelity.read(fidelity)
     if asked.cosine is not None:
-        raise ConfigError(f"fidelity {asked}: a cosine is promised of embeddings in folders as Hugging Face saves them")
+        raise ConfigError(f"fidelity {asked}: a cosine is promised only for embeddings in Hugging Face folders")
     threads = torch.get_num_threads()  # a build sets that of a worker
     try:
         exported, _ = export_any_size(module, inputs, dims=varying.dims, sizes=varying.sizes, outputs=outputs or None)
@@ -275,12 +275,12 @@ def build_folder_once(
     """Make a folder as Hugging Face saves it, or `hf:ORG/NAME`, the newest version of a model in `folder`.
 
     Returns the model's name, by default that of the folder. Nothing is built if the newest version was made of the same
-    files, data and settings; of pictures that a table names only the names count. Raises what `latebind build` raises.
+    files, data and settings; for pictures in a table, only their names count. Raises what `latebind build` raises.
     """
     if not is_folder(source):
         raise ConfigError(f"{source!r:.200}: there is no such folder")
     if not isinstance(dims, Sequence) or not all(isinstance(dim, Dim) for dim in dims):
-        raise ConfigError(f"dims is {dims!r:.100}: of a folder give the ranges, as [latebind.Dim('L', 1, 128)]")
+        raise ConfigError(f"dims is {dims!r:.100}: for a folder give the ranges, such as [latebind.Dim('L', 1, 128)]")
     asked = Fidelity.read(fidelity)
     title, rows = name or folder_name(source), Path(data) if data else None
     threads = torch.get_num_threads()
@@ -333,7 +333,7 @@ def _learn(
     *,
     threads: int = 1,
 ) -> None:
-    """Train learned caches, or warn that nobody knows whether the model is a classifier."""
+    """Train learned caches, or warn that the model is not known to be a classifier."""
     if unknown := doubt(directory, parts, task):
         warnings.warn(f"there are no learned caches: {unknown}", stacklevel=3)
         return
@@ -344,7 +344,7 @@ def _learn(
 
 
 def _add_files(found: "hashlib._Hash", path: Path) -> None:
-    """Add the names and contents of a file, or of all files in a folder. Raises `ConfigError` where it is neither."""
+    """Add the names and contents of a file, or of all files in a folder. Raises `ConfigError` if it is neither."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     for file in files:
         try:
@@ -356,7 +356,7 @@ def _add_files(found: "hashlib._Hash", path: Path) -> None:
 
 
 def _version(folder: Path, name: str, made_of: str) -> tuple[str, bool]:
-    """Return the version to serve, and whether it is there; an incomplete version is not used."""
+    """Return the version to serve, and whether it exists; an incomplete version is not used."""
     there = [listed for listed in Repository(folder).models() if listed.name == name] if folder.is_dir() else []
     if not there:
         return "1", False

@@ -11,20 +11,20 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TextIO
 
-REQUEST: ContextVar[str] = ContextVar("request", default="")  # the client's id of what this task answers, as it came
+REQUEST: ContextVar[str] = ContextVar("request", default="")  # the client's id of the request that this task answers
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # what ends a line, or moves a terminal's cursor
 
 
 def write_logs(process: str, form: str, *, stream: TextIO | None = None) -> None:
-    """Have this process, which goes by the name `process`, write its log as `text` or `json` from now on."""
+    """Make this process, named `process` in its log, write the log as `text` or `json` from now on."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines(process) if form == "json" else TextLines(process))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 class TextLines(logging.Formatter):
-    """Time, process, level and message; what belongs to a record stands indented below."""
+    """Time, process, level and message; further lines of a record are indented."""
 
     def __init__(self, process: str) -> None:
         super().__init__(f"%(asctime)s {process} %(levelname)s %(message)s")

@@ -1,8 +1,8 @@
-"""Has the system run a thread soon after it wakes, though others compute: for threads that mostly wait.
+"""Makes the system run a thread soon after it wakes, although others compute: for threads that mostly wait.
 
-Linux deals cores out in slices of a few milliseconds, and who wakes may have to wait until the slice of another ends,
-at every turn of a request's way. Who asks for shorter slices has the same share of the core, in more and shorter pieces
-which begin earlier (EEVDF, Linux 6.12). It needs no rights; older systems take no notice.
+Linux hands out cores in slices of a few milliseconds, and a thread that wakes may have to wait until the slice of
+another ends, at every step of a request. A thread with shorter slices gets the same share of the core, in more and
+shorter pieces that begin earlier (EEVDF, Linux 6.12). It needs no privileges; older systems ignore it.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ def be_prompt() -> None:
 
 
 def be_usual() -> None:
-    """Be content with slices of the usual length again."""
+    """Return to slices of the usual length."""
     _ask_for(0)
 
 
@@ -37,7 +37,7 @@ def slice_seconds(thread: int = 0) -> float | None:
 
 
 def _ask_for(nanoseconds: int) -> None:
-    """Ask for slices of this length. One who was started with another policy, as by `chrt`, keeps it."""
+    """Ask for slices of this length. A thread that was started with another policy, as by `chrt`, keeps it."""
     if not _knows() or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return
     nice = os.getpriority(os.PRIO_PROCESS, 0)

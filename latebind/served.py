@@ -34,14 +34,14 @@ async def serving(
     event_log: str | None = None,
     loading: Callable[[str, float], None] | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve what is selected while the block lasts; yields what makes its frontend too, which is not open yet.
+    """Serve the selection while the block lasts; also yields what makes its frontend, which is not open yet.
 
-    `first` is what the selection has at the start, and `wrong` what is the matter with the rest. Until they are loaded,
-    `loading` hears which model is, and what share of all is there. Raises what could not be loaded, and `ConfigError`
-    for settings that cannot be used.
+    `first` is what the selection has at the start, and `wrong` the errors of the rest. During loading, `loading` is
+    called with the model being loaded and the share of all that is loaded. Raises what could not be loaded, and
+    `ConfigError` for settings that cannot be used.
     """
     order = EngineOrder(
-        directories=(),  # which the generation adds
+        directories=(),  # added by the generation
         engine=settings.engine,
         policy=settings.policy,
         event_log=event_log,

@@ -18,8 +18,8 @@ import orjson
 from numpy.typing import NDArray
 
 READ_BYTES = 1 << 16
-IDLE = 5.0  # seconds: a frontend closes connections that nobody uses for twice as long
-CONNECTIONS = 512  # at most; a request that finds none free waits for one, and its seconds count
+IDLE = 5.0  # seconds: a frontend closes connections that are unused for twice as long
+CONNECTIONS = 512  # at most; a request that finds none free waits for one, and the wait counts
 DURATION = re.compile(r"dur=([\d.]+)")
 HEADER_LENGTH = "Inference-Header-Content-Length"
 DATATYPES = {
@@ -41,9 +41,9 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One answer: HTTP status, seconds since it was meant to be sent, outputs by name, the stage that row 0 left at.
+    """One answer: HTTP status, seconds since it was meant to be sent, outputs by name, the stage at which row 0 left.
 
-    `engine_seconds` are those between the engine's hearing of the request and its answer, as the reply tells them;
+    `engine_seconds` are those from the request's arrival at the engine to its answer, as the reply reports them;
     `identity` is the id of the request.
     """
 
@@ -82,7 +82,7 @@ def encode(inputs: Mapping[str, Array], *, timeout: float | None = None, binary:
 def decode(
     status: int, header_length: str | None, data: bytes, seconds: float, *, timing: str | None = None
 ) -> Answered:
-    """Read a reply; one that is no answer has no outputs. `timing` is its Server-Timing header."""
+    """Read a reply; one that is not an answer has no outputs. `timing` is its Server-Timing header."""
     if status != 200:
         return Answered(status, seconds, {}, -1)
     start = int(header_length or len(data))
@@ -103,10 +103,10 @@ def decode(
 
 
 class Caller:
-    """Sends requests for a model one after another over one connection, made anew after `idle` seconds without one.
+    """Sends requests for a model one after another over one connection, which is replaced after `idle` seconds.
 
-    A request is one write of bytes made beforehand: `http.client` writes twice and takes a tenth of a millisecond more
-    of the core that it shares with the frontend.
+    A request is one write of prepared bytes: `http.client` writes twice and takes a tenth of a millisecond more of the
+    core that it shares with the frontend.
     """
 
     def __init__(self, url: str, model: str = "", *, idle: float = IDLE) -> None:
@@ -156,7 +156,7 @@ class Caller:
 
 
 def written(host: str, model: str, body: Body) -> bytes:
-    """Return a request for a model as it is sent."""
+    """Return the bytes of a request for a model."""
     headers = {"Host": host, "Content-Length": str(len(body.data)), **body.headers}
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"POST /v2/models/{model}/infer HTTP/1.1\r\n{lines}\r\n".encode() + body.data
@@ -170,7 +170,7 @@ def answered(reply: "Reply | Received", seconds: float) -> Answered:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An HTTP response; names of headers are in small letters."""
+    """An HTTP response; header names are lower-case."""
 
     status: int
     headers: Mapping[str, str]
@@ -224,7 +224,7 @@ class Connection(Reply, asyncio.Protocol):
     def ask(self, data: bytes) -> "asyncio.Future[Received]":
         """Send a request.
 
-        `ConnectionError` is raised if the connection is closed before, `HttpParserError` for what is no HTTP.
+        Raises `ConnectionError` if the connection is closed before the reply, `HttpParserError` if it is not HTTP.
         """
         self._waiting = asyncio.get_running_loop().create_future()
         self.transport.write(data)
@@ -240,7 +240,7 @@ class Connection(Reply, asyncio.Protocol):
             self.feed(data)
         except httptools.HttpParserError as error:
             if self._waiting is None or self._waiting.done():
-                self._surplus(f"something that is no HTTP ({error})")
+                self._surplus(f"something that is not HTTP ({error})")
             self._fail(error)
             self.transport.close()
 
@@ -276,9 +276,9 @@ class Connections:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[Connection]:
-        """Give a connection that nobody else has. It is closed if the block raises, else kept for the next request.
+        """Yield a connection for exclusive use. It is closed if the block raises, else kept for the next request.
 
-        Raises `OSError` if there is no connection.
+        Raises `OSError` if none can be made.
         """
         loop = asyncio.get_running_loop()
         async with self._free:
@@ -298,7 +298,7 @@ class Connections:
                 self._idle.append((loop.time(), connection))
 
     def close(self) -> None:
-        """Close those that nobody has."""
+        """Close those that are not in use."""
         for _, connection in self._idle:
             connection.transport.close()
 

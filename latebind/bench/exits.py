@@ -3,7 +3,7 @@
 Both have the same model directory, backend, worker and cores, so that a change of the machine's speed affects both
 alike. `closed` asks row by row, for paired differences; with folds, each row is sent to thresholds that were calibrated
 on other rows, so one set of rows is enough, and every row is new to the thresholds that answer it. `open_loop` sends
-rows at Poisson times, whatever becomes of them: what clients see under load.
+rows at Poisson times without waiting for answers: what clients see under load.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Side:
 
     @property
     def classes(self) -> NDArray[np.int64]:
-        """The class that each answer names, -1 where there was none."""
+        """The class of each answer, -1 if there was none."""
         return np.array([_class(answer) if answer.status == 200 else -1 for answer in self.answers])
 
     @property
@@ -71,7 +71,7 @@ class Compared:
     lengths: NDArray[np.int64] | None = None
 
     def gain(self, seed: int) -> Interval:
-        """Return mean seconds without exits over mean with, where both answered all."""
+        """Return the mean seconds without exits over those with, if both answered everything."""
         return ratio_of_means(self.off.seconds, self.on.seconds, block=BLOCK, seed=seed)
 
     @property
@@ -93,7 +93,7 @@ class Compared:
         return [self._row("off", self.off, 1.0), self._row("on", self.on, self.fidelity)]
 
     def exit_rows(self) -> Rows:
-        """Return a row for each stage at which requests left: how many, how soon, and how often as the base model.
+        """Return a row for each stage at which requests left: how many, how soon, and how often like the base model.
 
         The fidelity is NaN where the other side answered none of them.
         """
@@ -112,16 +112,16 @@ class Compared:
         return rows
 
     def length_rows(self) -> Rows:
-        """Return a row for each group of lengths, about as many requests in each: how they fared, exits on."""
+        """Return a row for each group of lengths, with about as many requests in each: their results with exits."""
         if self.lengths is None:
             return []
         rows: Rows = []
         seconds = np.array([one.seconds if one.status == 200 else nan for one in self.on.answers])
-        for said, here in by_length(self.lengths, GROUPS):
+        for label, here in by_length(self.lengths, GROUPS):
             answered = seconds[here][~np.isnan(seconds[here])] * 1e3
             rows.append(
                 {
-                    "length": said,
+                    "length": label,
                     "requests": int(here.sum()),
                     "answered": f"{len(answered) / here.sum():.1%}",
                     "mean ms": f"{answered.mean():.3f}" if len(answered) else "",
@@ -140,11 +140,11 @@ class Compared:
         last = max(one.left_at for answers in self._answers for one in answers)  # the side off may be one stage
         early = np.array([one.left_at < last for one in self.on.answers])
         rows: Rows = []
-        for said, here in by_length(self.lengths, QUARTERS):
+        for label, here in by_length(self.lengths, QUARTERS):
             off, on = (each[here & both].mean() if (here & both).any() else nan for each in seconds)
             rows.append(
                 {
-                    "length": said,
+                    "length": label,
                     "requests": int(here.sum()),
                     "off mean ms": f"{off * 1e3:.3f}",
                     "on mean ms": f"{on * 1e3:.3f}",
@@ -188,9 +188,9 @@ def closed(
 ) -> Compared:
     """Ask both servers for every row, one row a request, block by block; which is first is drawn for each block.
 
-    Without folds the model is taken as it is. The side without exits serves `full`, another model of the folder, where
-    one is named: stages take longer than the network uncut, and so would be too easy to beat. Raises `ConfigError`,
-    also where a server does not answer.
+    Without folds the model is used unchanged. The side without exits serves `full`, another model of the folder, if one
+    is named: stages take longer than the uncut network, and so would be too easy to beat. Raises `ConfigError`, also if
+    a server does not answer.
     """
     off = None if full is None else replace(subject, model=full)
     if off is not None:
@@ -228,7 +228,7 @@ def open_loop(
     seed: int = 0,
     log: Path | None = None,
 ) -> tuple[Compared, float]:
-    """Send rows that are drawn, a single one a request, in turns of equal arrivals; returns the requests a second too.
+    """Send random rows, one a request, in turns of equal arrivals; also return the requests a second.
 
     By default these are `load` times what the server without exits answers one by one.
     """
@@ -270,7 +270,7 @@ def _served(
 
 
 def _check_same_rows(subject: Subject, off: Subject) -> None:
-    """Raise `ConfigError` where two models differ in what they take or answer."""
+    """Raise `ConfigError` if two models differ in what they take or answer."""
     one, other = (read_model(ModelDirectory.open(each.path)) for each in (subject, off))
     if (one.inputs, one.outputs) != (other.inputs, other.outputs):
         raise ConfigError(

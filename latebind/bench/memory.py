@@ -34,7 +34,7 @@ from latebind.program.metadata import read_model
 from latebind.repository.directory import ModelDirectory
 from latebind.repository.listing import find_models
 
-GRANULARITIES = (1, 1, 2, 4, 8, 16)  # as Ebird's are: each twice the one before, and one more for single requests
+GRANULARITIES = (1, 1, 2, 4, 8, 16)  # like Ebird's: each twice the one before, and one more for single requests
 PAPER = 0.152  # more global memory than TensorFlow Serving, weights of every worker included (Ebird, section VIII-E)
 STEPS = 3  # of decoding, for a sequence model
 
@@ -115,7 +115,7 @@ def measure(side: Side) -> Iterator[Resident]:
         sized.place(begin, numbers, most)
         inputs, _ = sized.views(numbers)
     for rows, some in zip(inputs, made, strict=True):
-        rows[:] = 1 if spec.kinds else some  # as tokens ones, which every model has
+        rows[:] = 1 if spec.kinds else some  # token 1, which every model has
     workers = [Worker({spec.name: model}, memory) for model in models]
     gc.collect()
     yield resident()

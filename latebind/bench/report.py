@@ -47,7 +47,7 @@ def lines(
     mode: str = MARKED,
     **layout: Any,
 ) -> Plot:
-    """Draw curves by their names, each the places and the values there."""
+    """Draw curves by name, each given by places and the values there."""
     figure = blank(title, x=x, y=y, **layout)
     for name, (places, values) in curves.items():
         figure.add_scatter(x=places, y=values, name=name, mode=mode)
@@ -57,7 +57,7 @@ def lines(
 def bars(
     title: str, groups: Mapping[str, tuple[Sequence[Any], ArrayLike]], *, x: Axis = "", y: Axis, **layout: Any
 ) -> Plot:
-    """Draw bars by the names of their groups, each the places and how high they are there."""
+    """Draw bars by the names of their groups, each given by places and the heights there."""
     figure = blank(title, x=x, y=y, **layout)
     for name, (places, values) in groups.items():
         figure.add_bar(x=places, y=values, name=name)
@@ -67,7 +67,7 @@ def bars(
 def distributions(
     title: str, seconds: Mapping[str, ArrayLike], *, of: str = "requests", x: str = "latency, ms"
 ) -> Plot:
-    """Draw which share (`of` what) took no longer than a time, for seconds by name."""
+    """Draw the share (`of` requests) that took no longer than a time, for seconds by name."""
     ordered = {name: np.sort(np.asarray(some)) for name, some in seconds.items()}
     curves = {name: (some * 1e3, np.arange(1, len(some) + 1) / len(some)) for name, some in ordered.items()}
     return lines(title, curves, x={"title": x, "type": "log"}, y={"title": f"share of {of}", **SHARES}, mode="lines")

@@ -20,14 +20,14 @@ def in_parallel(
     progress: Progress,
     processes: int = 0,
 ) -> list[Result]:
-    """Run tasks on all cores, or so many processes; the results are in the order of the tasks.
+    """Run tasks on all cores, or in `processes` processes; the results are in the order of the tasks.
 
-    Whatever ends this early, as an interrupt does, ends the processes with what they have not begun or finished.
+    Whatever ends this early, such as an interrupt, ends the processes, whatever they are doing.
     """
     done: list[Result] = []
     with ProcessPoolExecutor(processes or len(os.sched_getaffinity(0)), initializer=_ignore_interrupts) as pool:
         try:
-            # The first one forks all processes. Python drops an interrupt that comes just then, with a locked lock.
+            # The first one forks all processes. An interrupt just then would be lost in Python, with a lock held.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             futures = [pool.submit(run, task) for task in tasks]
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -45,5 +45,5 @@ def in_parallel(
 
 
 def _ignore_interrupts() -> None:
-    """Leave it to the process that started this one to end it: a terminal interrupts both."""
+    """Leave it to the parent process to end this one: a terminal interrupts both."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

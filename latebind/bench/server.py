@@ -32,7 +32,7 @@ def launched(repository: Path, *options: str, cores: Sequence[int] = (), log: Pa
 
 @contextmanager
 def pinned(cores: Sequence[int]) -> Iterator[None]:
-    """Pin this process to `cores` inside the block, so that a client takes nothing from the engine's core."""
+    """Pin this process to `cores` inside the block, so that a client takes no time from the engine's core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -42,13 +42,13 @@ def pinned(cores: Sequence[int]) -> Iterator[None]:
 
 
 def tree(process: int) -> list[psutil.Process]:
-    """Return a process and all that come from it."""
+    """Return a process and all its descendants."""
     first = psutil.Process(process)
     return [first, *first.children(recursive=True)]
 
 
 def cpu_seconds(process: int) -> float:
-    """Return the CPU time that a process and all that come from it have taken so far."""
+    """Return the CPU time that a process and all its descendants have taken so far."""
     times = [one.cpu_times() for one in tree(process)]
     return float(sum(one.user + one.system for one in times))
 

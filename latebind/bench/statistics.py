@@ -22,7 +22,7 @@ class Interval:
         return self.written(".3f")
 
     def written(self, form: str, unit: str = "") -> str:
-        """Write it in a format of numbers, such as `+.1f`, with a unit behind the estimate."""
+        """Write it in a number format such as `+.1f`, with a unit after the estimate."""
         return f"{self.value:{form}}{unit} [{self.low:{form}}, {self.high:{form}}]"
 
     def change(self) -> str:
@@ -45,7 +45,7 @@ def ratio_of_means(above: ArrayLike, below: ArrayLike, *, block: int = 1, seed: 
     sums = np.array([[above[piece].sum(), below[piece].sum()] for piece in pieces])
     drawn = np.random.default_rng(seed).integers(0, blocks, (RESAMPLES, blocks))
     totals = sums[drawn].sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # nothing at all below, in some draws
+    with np.errstate(divide="ignore", invalid="ignore"):  # some draws may have 0 below
         ratios, value = totals[:, 0] / totals[:, 1], above.mean() / below.mean()
     low, high = np.percentile(ratios, [2.5, 97.5], method="inverted_cdf")  # between inf and inf there is no number
     return Interval(float(value), float(low), float(high))

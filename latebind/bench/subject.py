@@ -29,7 +29,7 @@ from latebind.repository.listing import Repository, find_models
 class Subject:
     """A model in a folder of models, and rows to ask for: arrays `(N, *shape)` by input; labels `(N,)` if any.
 
-    Where rows differ in size, an input may be N arrays `shape`.
+    If rows differ in size, an input may be N arrays `shape`.
     """
 
     repository: Path
@@ -62,7 +62,7 @@ class Subject:
         return self.rows(number, number + 1)
 
     def take(self, numbers: NDArray[np.int64], repository: Path | None = None) -> "Subject":
-        """Return the same with these rows, of the model as it is in another folder where one is given."""
+        """Return the same with these rows, for the model in another folder if one is given."""
         inputs = {
             name: part[numbers] if isinstance(part, np.ndarray) else [part[number] for number in numbers]
             for name, part in self.inputs.items()
@@ -82,7 +82,7 @@ class Subject:
         )
 
     def lengths(self) -> NDArray[np.int64] | None:
-        """Return the length of each row; None where all rows have one size. Raises `ConfigError`."""
+        """Return the length of each row; None if all rows have one size. Raises `ConfigError`."""
         if all(isinstance(part, np.ndarray) for part in self.inputs.values()):
             return None
         model = read_model(ModelDirectory.open(self.path))
@@ -92,7 +92,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeUp(Subject):
-    """A model whose rows differ in size, and rows of these `sizes` to ask for, of values without a meaning."""
+    """A model whose rows differ in size, and rows of these `sizes` to ask for, with meaningless values."""
 
     spec: ModelSpec
     sizes: Sequence[Mapping[str, int]]
@@ -106,16 +106,16 @@ class MadeUp(Subject):
         return np.array([prod(each.values()) for each in self.sizes])
 
     def rows(self, start: int, end: int) -> dict[str, Array]:
-        """Return the row at `start`: rows of several sizes are no call."""
+        """Return the row at `start`: rows of several sizes cannot be one call."""
         assert end == start + 1, "one row"
         specs = at_size(self.spec.inputs, self.sizes[start])
         made = zip(specs, made_up_inputs(specs, 1), strict=True)
-        # As in examples of a build: what all is masked in is no row to measure.
+        # As in examples of a build: a row in which everything is masked is not worth measuring.
         return {spec.name: np.ones_like(rows) if "mask" in spec.name else rows for spec, rows in made}
 
 
 def sized(repository: Path, model: str) -> ModelSpec:
-    """Return a model whose rows differ in size. Raises `ConfigError` for one of which all are alike."""
+    """Return a model whose rows differ in size. Raises `ConfigError` if they do not."""
     (path,) = find_models(repository, [model])
     spec = read_model(ModelDirectory.open(path)).spec()
     if not spec.dims:
@@ -124,7 +124,7 @@ def sized(repository: Path, model: str) -> ModelSpec:
 
 
 def sizes_drawn(spec: ModelSpec, given: Sequence[Dim], count: int, *, seed: int) -> list[dict[str, int]]:
-    """Draw sizes of rows evenly from these ranges, and from all that the model allows of other dimensions.
+    """Draw sizes of rows evenly from these ranges, and, for other dimensions, from all that the model allows.
 
     Raises `ConfigError` for ranges that the model does not have.
     """
@@ -171,7 +171,7 @@ def sizes_in(file: Path, spec: ModelSpec) -> list[dict[str, int]]:
 class Setting:
     """How all sides are served, on which cores, and with which seed; `log` takes the servers' log.
 
-    Where the pace of the machine is taken (`live/pace.py`), that lasts `paced` seconds each time.
+    If the pace of the machine is measured (`live/pace.py`), that lasts `paced` seconds each time.
     """
 
     backend: str | None = None
@@ -191,11 +191,11 @@ class Folds:
 
 
 def answerable(subject: Subject, folds: Folds | None, setting: Setting, progress: Progress) -> Iterator[Subject]:
-    """Yield the models to ask and the rows for each: the whole model as it is, or a copy of it for each fold.
+    """Yield the models to ask and the rows for each: the model unchanged, or a copy of it for each fold.
 
-    That copy is calibrated on the other rows, and goes when the next is asked for; row i is in fold i modulo their
-    number. Lookups are in line, for engines of benchmarks have a core each. Raises `ConfigError` for a number of folds
-    without sense.
+    The copy is calibrated on the other rows, and removed when the next is asked for; row i is in fold i modulo their
+    number. Lookups are in line, because engines of benchmarks have one core each. Raises `ConfigError` for an invalid
+    number of folds.
     """
     rows = len(subject)
     if folds is None:
@@ -215,7 +215,7 @@ def answerable(subject: Subject, folds: Folds | None, setting: Setting, progress
 
 
 def copied(repository: Path, model: str, folder: Path) -> ModelDirectory:
-    """Return a copy of a model in `folder`, which may be calibrated otherwise."""
+    """Return a copy of a model in `folder`, which may be calibrated differently."""
     (source,) = find_models(repository, [model])
     copy = Repository(folder).path_for(model, "1")
     shutil.copytree(source, copy)

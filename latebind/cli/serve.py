@@ -111,7 +111,7 @@ def serve(
 
             application.check(on, settings, event_log=event_log is not None)
             selection.first()  # so that a missing model is an error here, not in a replica
-            with application.on_ray(selection, settings, said=tuple(engine)) as (port, grpc_port):
+            with application.on_ray(selection, settings, explicit=tuple(engine)) as (port, grpc_port):
                 say_where(settings, port, grpc_port, dashboard=False)
                 application.wait()
             return

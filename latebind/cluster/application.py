@@ -20,8 +20,8 @@ from latebind.repository.listing import Selection
 
 NAME = "latebind"
 SAFE = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_SERVE_LOG_TO_STDERR": "0"}
-OWN = {  # only where Ray is started for this server alone
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # what Ray knows loopback by; else it finds a public address
+OWN = {  # only if Ray is started for this server alone
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # makes Ray use loopback; else it finds a public address
     "RAY_worker_niceness": "0",  # else ingress and replicas give way to whatever else runs on the machine
 }
 DRAIN = 45.0  # seconds that a replica has to answer its calls before it ends
@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def on_ray(
-    selection: Selection, settings: ServeConfig, *, said: tuple[str, ...] = ()
+    selection: Selection, settings: ServeConfig, *, explicit: tuple[str, ...] = ()
 ) -> Iterator[tuple[int, int | None]]:
     """Serve on Ray while the block lasts; yields the ports for HTTP and gRPC. Raises `ConfigError`.
 
-    What is `said` of the engine is not chosen for the cores of a replica.
+    Settings of the engine named in `explicit` are not chosen for the cores of a replica.
 
     If no cluster is named, one is started on this machine, which other machines cannot reach, and ended with the block.
     """
@@ -59,7 +59,7 @@ def on_ray(
         stack.callback(ray.shutdown)
         stack.callback(partial(serve.delete, NAME) if settings.cluster.address else serve.shutdown)
         serve.start(proxy_location="Disabled")
-        application = Application(selection, settings, secrets.token_urlsafe(32), folder / "lender", said)
+        application = Application(selection, settings, secrets.token_urlsafe(32), folder / "lender", explicit)
         try:
             handle = serve.run(bound(application), name=NAME, route_prefix=None, _local_testing_mode=False)
         except RuntimeError as error:
@@ -68,14 +68,14 @@ def on_ray(
 
 
 def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
-    """Raise `ConfigError` for options of `latebind serve` that make no sense on a cluster."""
+    """Raise `ConfigError` for options of `latebind serve` that cannot be used on a cluster."""
     if on != "ray":
         raise ConfigError(f"--on is {on!r}: choose ray, or leave it out to serve on this machine alone")
     refused = {
         "--event-log": (event_log, "each engine would write over it: serve on one machine to record one"),
         "--split": (bool(settings.repository.split), "replicas serve one version: split on one machine"),
         "--cores": (bool(settings.engine.cores), "all replicas would share them: give --replica-cpus instead"),
-        "--unix": (bool(settings.server.unix), "other machines do not reach it"),
+        "--unix": (bool(settings.server.unix), "other machines cannot reach it"),
         "--keep-going": (settings.generations.keep_going, "all replicas serve the same: name models with --model"),
         "--dashboard": (
             settings.server.dashboard is True,
@@ -88,7 +88,7 @@ def check(on: str, settings: ServeConfig, *, event_log: bool = False) -> None:
 
 
 def wait() -> None:
-    """Return when SIGINT or SIGTERM tells the process to end."""
+    """Return when the process gets SIGINT or SIGTERM."""
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -133,7 +133,7 @@ def autoscaling(config: ClusterConfig) -> dict[str, Any]:
         "max_replicas": config.max_replicas,
         "metrics_interval_s": METRICS_PERIOD,
         "look_back_period_s": LOOK_BACK,
-        "upscale_delay_s": 0.0,  # the policy itself waits; Ray's own 30 and 600 s would begin anew each time
+        "upscale_delay_s": 0.0,  # the policy itself waits; Ray's own 30 and 600 s would start over each time
         "downscale_delay_s": 0.0,
         "policy": {
             "policy_function": "latebind.cluster.deployments:BySlack",

@@ -32,7 +32,7 @@ class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def application(args: Mapping[str, Any]) -> Any:
-    """Return the application for Ray Serve. Raises `ConfigError` that names what is wrong."""
+    """Return the application for Ray Serve. Raises `ConfigError`, which names what is wrong."""
     try:
         found = msgspec.convert(dict(args), Arguments)
         text = _read(found.config) if found.config else b""
@@ -43,8 +43,8 @@ def application(args: Mapping[str, Any]) -> Any:
     secret = _read(found.secret_file).decode("ascii", "replace").strip()
     if len(secret) < LEAST_SECRET or not secret.isalnum():
         raise ConfigError(f"{found.secret_file} has no secret: write one with `openssl rand -hex 32`")
-    selection, said = open_selection(found.repository, found.models, settings.repository), msgspec.toml.decode(text)
-    return bound(Application(selection, settings, secret, said=tuple(said.get("engine", {}))))
+    selection, file = open_selection(found.repository, found.models, settings.repository), msgspec.toml.decode(text)
+    return bound(Application(selection, settings, secret, explicit=tuple(file.get("engine", {}))))
 
 
 def _read(file: str) -> bytes:

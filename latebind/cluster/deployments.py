@@ -42,10 +42,10 @@ class IngressActor(Ingress):
 
 
 def looking(replicas: Any) -> Look:
-    """Return how the ingress asks the handle of a deployment which replicas there are."""
+    """Return the call with which the ingress asks the handle of a deployment which replicas there are."""
 
     async def look(on_replicas: Callable[[Sequence[ReplicaInfo]], None]) -> None:
-        """Wait until there is a replica. Nothing is reserved: Ray provides that for callers with own ways.
+        """Wait until there is a replica. Nothing is reserved: Ray supports that for callers that send calls themselves.
 
         Ray's router has an event loop and a thread of its own, while calls go through the replicas that are known.
         """

@@ -25,7 +25,7 @@ from latebind.server.limits import Limits
 from latebind.server.rest.messages import Reply, json_reply
 from latebind.server.rest.protocol import Request
 
-SUSPECT_SECONDS = 1.0  # for so long after a loss, a replica is asked only if there is no other
+SUSPECT_SECONDS = 1.0  # after a loss, during which a replica is asked only if there is no other
 TRIES = 3
 SOON_SECONDS = 0.9  # that replicas have to send their figures
 # Headers that are not sent on: they belong to one connection, or the ingress has handled them.
@@ -53,7 +53,7 @@ class Fleet:
         self._most = most
         self._clock = clock
         self._limits = limits
-        # A replica takes a call for a name of loopback wherever it listens.
+        # A replica accepts a call for a loopback name, wherever it listens.
         self._usual = b"host: localhost\r\nauthorization: Bearer %s\r\n" % secret.encode()
         self._known: dict[str, Peer] = {}
         # The last load or unload of each model, as the request that replicas get, in the order in which clients asked
@@ -74,14 +74,14 @@ class Fleet:
             peer = before.pop(info.name, None) or Peer(info, serves=not self._changes)
             peer.report = info.report
             self._known[info.name] = peer
-            if not peer.serves and (peer.telling is None or peer.telling.done()):
-                peer.telling = asyncio.create_task(self._tell(peer))
+            if not peer.serves and (peer.catching_up is None or peer.catching_up.done()):
+                peer.catching_up = asyncio.create_task(self._catch_up(peer))
         for gone in before.values():
             gone.close()
         self.router.see(self.peers, self._clock())
 
-    async def _tell(self, peer: Peer) -> None:
-        """Send a new replica all loads and unloads, also those made meanwhile; calls from then on.
+    async def _catch_up(self, peer: Peer) -> None:
+        """Send a new replica all loads and unloads, also those made meanwhile; it gets calls from then on.
 
         One that it cannot do is logged. If the replica is lost, they are sent again as long as Ray reports it.
         """
@@ -116,7 +116,7 @@ class Fleet:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[Parts]:
-        """Give a client's request for a replica, once its body has arrived. Raises what reading it raises.
+        """Yield a client's request for a replica, once its body has arrived. Raises what reading it raises.
 
         The body is counted in `Held` as it arrives, until the end of the block: it must be kept until there is an
         answer, because another replica may have to be asked.
@@ -129,7 +129,7 @@ class Fleet:
             request.release()
 
     def require_room(self) -> None:
-        """Raise `Unavailable` if no replica is there or answers, `Refused` if all have as many calls as they take."""
+        """Raise `Unavailable` if there is no replica or none answers, `Refused` if none takes more calls."""
         peers = self.peers
         if not peers:
             raise Unavailable("no replica is there yet: try again later")
@@ -164,7 +164,7 @@ class Fleet:
                 self.moved += 1
 
     async def all(self, parts: Parts) -> Reply:
-        """Have all replicas do something; the reply is the first failure, if there is one.
+        """Send a request to all replicas; the reply is the first failure, if there is one.
 
         Raises `Unavailable` if a replica is lost or there is none.
         """
@@ -214,7 +214,7 @@ class Fleet:
             peer.suspect(self._clock() + SUSPECT_SECONDS)
             raise Unavailable(f"a replica was lost before it had answered ({lost}): try again later") from None
 
-    # What the service of a frontend asks of its gateway
+    # The interface of a frontend's gateway
 
     def live(self) -> bool:
         """Return True: the ingress lives."""
@@ -256,6 +256,6 @@ class Fleet:
 
 
 def _later(parts: Parts, begun: float) -> Parts:
-    """Return the request with a header that says how long it has waited."""
+    """Return the request with a header for how long it has waited."""
     line, _, rest = parts[0].partition(b"\r\n")
     return b"%b\r\n%b: %.6f\r\n%b" % (line, WAITED_HEADER, time.monotonic() - begun, rest), *parts[1:]

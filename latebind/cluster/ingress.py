@@ -1,6 +1,6 @@
 """The ingress: the frontend that clients call. It has no engine and sends calls on to replicas.
 
-Which HTTP routes one replica answers, which all replicas, and which the ingress itself stands here; `rpc.py` has gRPC.
+This module says which HTTP routes one replica answers, which all replicas, and which the ingress; `rpc.py` has gRPC.
 """
 
 import asyncio
@@ -87,7 +87,7 @@ def relayed_routes(fleet: Fleet) -> tuple[Route, ...]:
     """Return the routes of the ingress, whose verbs ask replicas."""
 
     async def one(context: Context, request: Request) -> Reply:
-        """Have one replica answer. Making a call twice is harmless: it computes the same result again."""
+        """Let one replica answer. Making a call twice is harmless: it computes the same result again."""
         async with fleet.read(request) as parts:
             request.watch()
             return await fleet.one(request.names.get("model") or "", parts)

@@ -6,7 +6,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-NAMES = frozenset(("name", "version", "batch_size"))  # what is no figure
+NAMES = frozenset(("name", "version", "batch_size"))  # fields that are not figures
 METRIC = re.compile(r"([^{ ]+)(\{?)")
 
 
@@ -40,7 +40,7 @@ def labeled(texts: Mapping[str, str]) -> str:
 
     The samples of one family follow its description, as the format requires. Names of replicas need no escaping.
     """
-    about: dict[str, dict[str, str]] = {}  # of each family its HELP and its TYPE
+    about: dict[str, dict[str, str]] = {}  # by family: its HELP and its TYPE
     samples: dict[str, list[str]] = {}
     for replica, text in texts.items():
         family = ""
@@ -53,7 +53,7 @@ def labeled(texts: Mapping[str, str]) -> str:
                 rest = line[len(name) + len(brace) :]
                 label = f'{{replica="{replica}"' + ("," if brace else "}")
                 samples.setdefault(family, []).append(f"{name}{label}{rest}")
-    lines = [line for family, said in about.items() for line in (*said.values(), *samples.get(family, ()))]
+    lines = [line for family, texts in about.items() for line in (*texts.values(), *samples.get(family, ()))]
     return "".join(f"{line}\n" for line in lines)
 
 

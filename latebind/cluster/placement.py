@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 NEWEST = 0.2  # weight of the last period in the rates that importance goes by
-SHARED = 0.1  # of all replicas, or of the memory of each where they are few: for those without a place of their own
-KEPT = 1.3  # times as much a model matters that has a place as one that would take it: rates are never quite the same
+SHARED = 0.1  # of all replicas, or of the memory of each if they are few: for models without a place of their own
+KEPT = 1.3  # factor on the importance of a model that has a place over one that would take it: rates always vary
 FITS = 0.9  # of all memory: models that take no more together all have a place
-MOST = 0.5  # of a replica that one model may keep busy there; where it needs more it gets another home
+MOST = 0.5  # of a replica that one model may keep busy there; if it needs more it gets another home
 LEAST = 0.2  # of a replica: below that a home is given up
 FULL = 0.6  # of a replica that all its models may keep busy before one goes to another
-CROWDED = 1.3  # times as many bytes without a place as on other replicas: who has none moves on
+CROWDED = 1.3  # times as many bytes without a place as on other replicas, at which models without a place move on
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +32,7 @@ class Costs(NamedTuple):
     """What a replica reports about one model.
 
     Its `size` in bytes, the seconds of a `load`, the seconds of all of the replica's workers that one request takes
-    (`work`), and the seconds within which an answer is due where the call does not say (`allowed`).
+    (`work`), and the seconds within which an answer is due if the call does not say (`allowed`).
     """
 
     size: float
@@ -67,11 +67,11 @@ class Placement:
         self._placed: set[str] = set()  # models that have a place of their own
 
     def place(self, reports: Mapping[str, Report], rates: Mapping[str, float] | None) -> dict[str, tuple[str, ...]]:
-        """Return the homes of all models, the first home first; no homes where no replica is up.
+        """Return the homes of all models, the first home first; no homes if no replica is up.
 
         `reports` are those of the replicas that are up, `rates` the requests a second in the last period; None if
-        nothing new is known of them. A model that has had no homes so far is kept, where it fits, on those replicas
-        that have it in memory. If replicas report different costs of a model, the highest count.
+        nothing new is known of them. A model that has had no homes so far is kept, if it fits, on those replicas that
+        have it in memory. If replicas report different costs of a model, the highest count.
         """
         names = sorted({name for report in reports.values() for name in report.costs})
         if not names:

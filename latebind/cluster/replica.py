@@ -25,22 +25,22 @@ from latebind.server.rest.routes import ROUTES
 ADDRESS, REPORT = "address", "report"  # in the metadata that Ray keeps of a replica, and in its statistics
 PATIENCE = 30.0  # seconds without an engine after which the replica reports itself as unhealthy
 IDLE = 3600.0  # seconds for which the ingress may keep an idle connection
-USUAL_LOAD, USUAL_WORK = 1.0, 0.01  # seconds of a load and of a request, of models that had none so far
+USUAL_LOAD, USUAL_WORK = 1.0, 0.01  # seconds of a load and of a request, for models that had none so far
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
     """What is served, and how: the options of `latebind serve`. Ingress and replicas share `secret`.
 
-    On the machine of the `lender`, engines are forked from its process, which has imported everything already. What is
-    not `said` of the engine suits the cores of each replica.
+    On the machine of the `lender`, engines are forked from its process, which has imported everything already. Settings
+    of the engine that are not in `explicit` are chosen for the cores of each replica.
     """
 
     selection: Selection
     settings: ServeConfig
     secret: str
     lender: Path | None = None
-    said: tuple[str, ...] = ()
+    explicit: tuple[str, ...] = ()
 
 
 class Replica:
@@ -50,7 +50,7 @@ class Replica:
         """Start the engine and open the frontend. Raises what could not be loaded."""
         server, first = application.settings.server, application.selection.first()
         texts = read_texts(list(first.models.values()))
-        settings = fitted(application.settings, application.said, texts=texts, on="ray")
+        settings = fitted(application.settings, application.explicit, texts=texts, on="ray")
         # Any port, and nothing that the ingress handles.
         inside = FrontendConfig(
             host=host,
@@ -84,7 +84,7 @@ class Replica:
         return {ADDRESS: self._address}
 
     async def record_routing_stats(self) -> dict[str, Report | None]:
-        """Report, every second, what the ingress places models and routes calls by; None unless memory is limited."""
+        """Report, every second, the figures for placing and routing; None unless memory is limited."""
         settings, deadlines = self._settings, self._engines.deadlines
         if not settings.residency.budget:
             return {REPORT: None}
@@ -112,8 +112,8 @@ class Replica:
 def report_of(snapshot: Mapping[str, Any], workers: int, deadlines: Mapping[str, float]) -> Report | None:
     """Return what a replica reports, from its engine's figures; None if its memory is not limited.
 
-    `deadlines` are the default deadlines of models; that of "" is for those without one of their own. A model of which
-    half is in memory counts as being there: the rest of it loads while that runs.
+    `deadlines` are the default deadlines of models; that of "" is for those without one of their own. A model that is
+    half in memory counts as being there: the rest loads while that runs.
     """
     memory = snapshot.get("memory")
     if memory is None:

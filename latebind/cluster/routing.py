@@ -1,8 +1,8 @@
 """Decides which replica gets each call. Pure. The ingress and simulated clusters both use it.
 
-It knows only what an ingress knows: its own calls under way, which replicas were lost or stand still, and what each
-replica reports once a second, above all which models it has in memory. What replicas are doing this very moment nobody
-can know in time, so no rule may go by it.
+It knows only what an ingress knows: its own calls under way, which replicas were lost or hang, and what each replica
+reports once a second, above all which models it has in memory. What replicas are doing at this moment cannot be known
+in time, so no rule may depend on it.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from math import inf
 from latebind.cluster.placement import Placement, Report
 
 # Seconds between two looks at how often models are asked for; the first look comes early. With 5 s always, 95.3
-# instead of 98.5 % of the requests were in time where memory holds all models once: rates waver and models move.
+# instead of 98.5 % of the requests were in time with memory for all models once: rates fluctuate and models move.
 PERIOD, FIRST = 60.0, 5.0
 ASKED_AGAIN = 1.0  # seconds after a home was sent a call for a model that it lacks, until it gets the next
 
@@ -23,7 +23,7 @@ class Replica:
     """One replica as a router sees it.
 
     `under_way` counts the calls that it has from here. It is suspected to be lost until `suspect_until`. One that is
-    `silent` stands still, and gets no calls until it answers again. `report` is None where its memory is not limited.
+    `silent` hangs, and gets no calls until it answers again. `report` is None if its memory is not limited.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Replica:
     asked: dict[str, float] = field(default_factory=dict)  # when it was last sent a call for a model that it lacks
 
     def lacks(self, model: str) -> bool:
-        """Return whether by its last report it serves the model, and does not have it in memory."""
+        """Return whether, by its last report, it serves the model but does not have it in memory."""
         report = self.report
         return report is not None and model in report.costs and model not in report.resident
 
@@ -62,7 +62,7 @@ class Router:
     def see(self, replicas: Iterable[Replica], now: float) -> None:
         """Take in which replicas there are, with their last reports.
 
-        Models are placed anew if it is time, and where a replica has reported for the first time or is gone.
+        Models are placed again if it is time, or if a replica has reported for the first time or is gone.
         """
         self.replicas = {replica.name: replica for replica in replicas}
         elapsed, rates = now - self._looked, None
@@ -77,11 +77,11 @@ class Router:
             self.homes = self._placement.place(limited, rates)
 
     def choose(self, model: str, now: float, tried: Collection[str] = ()) -> Replica | None:
-        """Return the replica for a call, None where none takes one. Those in `tried` and suspected ones come last.
+        """Return the replica for a call, None if none takes one. Those in `tried` and suspected ones come last.
 
         1. A home that lacks the model gets one call for it, and then another every second at most, until it has it.
            Only a call makes a replica load a model, and most calls should not wait for that, or be refused meanwhile.
-        2. Else replicas that have the model: homes before others, which may have it from earlier on.
+        2. Else replicas that have the model: homes before others, which may have it from before.
         3. Else homes, else all. Of equal ones the one with the fewest calls under way, then the one chosen longest ago.
         """
         homes = self.homes.get(model, ())
@@ -96,7 +96,7 @@ class Router:
             return name in tried, replica.suspect_until > now, order, replica.under_way, replica.last
 
         found = min(able, key=rank, default=None)
-        if found is not None:  # a call that is refused counts for nothing
+        if found is not None:  # a refused call does not count
             if homes:
                 self._calls[model] += 1
             self._number += 1

@@ -57,7 +57,7 @@ def relayed_methods(fleet: Fleet) -> dict[str, Method]:
 
 
 def _relayed(fleet: Fleet, method: Method) -> Method:
-    """Return the method of the ingress that has replicas do what this method does."""
+    """Return the method of the ingress that passes this method on to replicas."""
     name = method.path.rpartition("/")[2]
 
     async def infer(context: Context, data: bytes, caller: Caller) -> bytes:
@@ -92,7 +92,7 @@ def _relayed(fleet: Fleet, method: Method) -> Method:
 
 
 def _parts(fleet: Fleet, path: str, data: bytes, caller: Caller) -> Parts:
-    """Return a message as a request to a replica, with what its verb reads of the caller."""
+    """Return a message as a request to a replica, with the caller's metadata that its verb reads."""
     seconds = caller.seconds()
     headers = [] if seconds is None else [(SECONDS, b"%.6f" % seconds)]
     headers += [(name.encode(), value.encode("latin-1")) for name in CARRIED if (value := caller.header(name))]
@@ -118,7 +118,7 @@ def model_name(data: bytes, context: Context) -> str:
 
 
 def replica_route() -> Route:
-    """Return the route on which a replica answers such calls. Only the ingress is let in."""
+    """Return the route on which a replica answers such calls. Only the ingress may call it."""
     found = methods()
 
     async def verb(context: RestContext, request: Request) -> Reply:
@@ -146,7 +146,7 @@ class _Relayed(Caller):
         try:
             self._seconds = float(self._fields[SECONDS]) if SECONDS in self._fields else None
         except ValueError:
-            raise InvalidRequest("latebind-seconds is no number") from None
+            raise InvalidRequest("latebind-seconds is not a number") from None
 
     def seconds(self) -> float | None:
         return None if self._seconds is None else self._seconds - (time.monotonic() - self._begun)

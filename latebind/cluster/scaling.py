@@ -32,14 +32,14 @@ class Load(NamedTuple):
 
 
 class Since(NamedTuple):
-    """Since when answers have been at risk, and since when fewer replicas would do; None where it is not so."""
+    """Since when answers have been at risk, and since when fewer replicas would do; None if that is not so."""
 
     at_risk: float | None = None
     spare: float | None = None
 
 
 def load_between(before: Snapshot, after: Snapshot, workers: int) -> Load:
-    """Return how an engine fared between two snapshots; an empty `Load` for an engine that started anew."""
+    """Return how an engine fared between two snapshots; an empty `Load` for an engine that has restarted."""
 
     def grown(figure: Callable[[ModelMetrics], float]) -> float:
         was = before["models"]
@@ -61,10 +61,10 @@ def load_between(before: Snapshot, after: Snapshot, workers: int) -> Load:
 def replicas_needed(
     loads: Sequence[Load], replicas: int, since: Since, now: float, *, up: float, down: float
 ) -> tuple[int, Since]:
-    """Return how many replicas there should be where there are `replicas` with these loads, and the next `Since`.
+    """Return how many replicas there should be instead of `replicas` with these loads, and the next `Since`.
 
     More if answers were at risk for `up` seconds: as many as would answer the requests that were shed, at least one
-    more. One fewer if that would have sufficed for `down` seconds. Then both begin anew.
+    more. One fewer if that would have sufficed for `down` seconds. Then both start over.
     """
     requests = sum([load.requests for load in loads])
     shed = sum([load.shed * load.requests for load in loads]) / requests if requests else 0.0

@@ -17,9 +17,9 @@ Parts = Sequence[bytes]  # a request as it is written: its head, then its body
 
 STATUS = b"latebind-status"  # header: the status of a gRPC call that failed; the reply's own status is 200
 OURS = frozenset((b"connection", b"content-length", b"date", b"transfer-encoding"))  # headers that each frontend sets
-CONNECT_SECONDS = 1.0  # a machine that has gone answers nothing at all
-TOGETHER = 1 << 15  # a body of up to so many bytes is joined with the head, for one write
-SILENT_SECONDS = 0.5  # without a word from a replica that has calls; then it is asked whether it lives
+CONNECT_SECONDS = 1.0  # a machine that is gone does not answer at all
+TOGETHER = 1 << 15  # bytes up to which a body is joined with the head, for one write
+SILENT_SECONDS = 0.5  # without data from a replica that has calls; then it is asked whether it lives
 ALIVE_SECONDS = 1.0  # that it has for the answer
 LIVE: Parts = (b"GET /v2/health/live HTTP/1.1\r\nhost: replica\r\ncontent-length: 0\r\n\r\n",)
 
@@ -110,7 +110,7 @@ class Upstream(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self.lose(f"the reply is no HTTP: {error}")
+            self.lose(f"the reply is not HTTP: {error}")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take in a header."""
@@ -137,7 +137,7 @@ class Peer(Replica):
     def __init__(self, info: ReplicaInfo, *, serves: bool = True) -> None:
         super().__init__(info.name, info.report)
         self.serves = serves
-        self.telling: asyncio.Task[None] | None = None  # while it is told what clients loaded, before it serves
+        self.catching_up: asyncio.Task[None] | None = None  # sends it what clients loaded, before it serves
         self._place = info.host, info.port
         self._idle: list[Upstream] = []
         self._busy: set[Upstream] = set()
@@ -161,9 +161,9 @@ class Peer(Replica):
             self.under_way -= 1
 
     def check(self) -> None:
-        """Find out whether it lives, if it has calls and says nothing; call this often.
+        """Find out whether it lives, if it has calls and sends nothing; call this often.
 
-        A process may stand still while its machine keeps its connections open.
+        A process may hang while its machine keeps its connections open.
         """
         waits = self._busy and max([upstream.moved for upstream in self._busy]) + SILENT_SECONDS < time.monotonic()
         if (waits or self.silent) and (self._checking is None or self._checking.done()):
@@ -182,17 +182,17 @@ class Peer(Replica):
         except (Lost, TimeoutError):
             self.silent = True
             for busy in tuple(self._busy):
-                busy.lose(f"it has said nothing for {SILENT_SECONDS + ALIVE_SECONDS:g} s")
+                busy.lose(f"it has sent nothing for {SILENT_SECONDS + ALIVE_SECONDS:g} s")
 
     def suspect(self, until: float) -> None:
-        """Give it calls only if there is no other replica, until then; what idles may be lost too."""
+        """Until then, give it calls only if there is no other replica; idle connections may be lost too."""
         self.suspect_until = until
         while self._idle:
             self._idle.pop().lose("it may be lost")
 
     def close(self) -> None:
-        """Close the idle connections and end what is done for its sake."""
+        """Close the idle connections and end the tasks for this replica."""
         self.suspect(inf)
-        for task in (self._checking, self.telling):
+        for task in (self._checking, self.catching_up):
             if task is not None:
                 task.cancel()

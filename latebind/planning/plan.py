@@ -1,8 +1,8 @@
 """The plan: the fewest machines of every offer, the cheapest offer, what limits it and how sensitive it is.
 
 All offers are compared on the first draw of the traffic. For the cheapest one the search is repeated with other draws
-or, where the cluster is too large to simulate, with other samples of it (`sampling.py`); then for what is the cheapest
-now, until that is one that has been searched with all of them: no offer looks cheaper because less was asked of it.
+or, if the cluster is too large to simulate, with other samples of it (`sampling.py`); then for the new cheapest one,
+until that has been searched with all of them: no offer looks cheaper because it was tested less.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -19,10 +19,10 @@ from latebind.planning.sampling import Estimate, Sampling, busy_workers, drawn_s
 MOST = 6  # at most this many times the machines that compute or memory need are tried
 PROBES = 6  # that a search takes, about
 FINE = 0.02  # a bracket is closed when it is no wider than this share of its upper end, or one machine
-GROWTH = 1.3  # times as many machines as are too few are tried next
-NEAR = 0.1  # so much fewer than the first number that is enough are tried next
+GROWTH = 1.3  # if some machines are too few, this many times as many are tried next
+NEAR = 0.1  # share by which fewer than the first number that is enough are tried next
 FEWEST, MANY = 4, 12  # samples; more than the fewest only until the interval is narrow
-STEP = 0.05  # samples are asked with so many more and fewer machines, or one
+STEP = 0.05  # share of machines, at least one, by which samples are tried with more and fewer
 SURE = 0.98  # of the draws of a bootstrap agree whether a number of machines is enough
 BEYOND = 3  # steps beyond the first number that is enough, or too few, in the mean
 CURVE = (0.4, 0.55, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # shares of the plan's machines, for a plot
@@ -35,8 +35,8 @@ Key = TypeVar("Key")
 class Row:
     """An offer, the fewest machines that are enough, and their figures by draw.
 
-    Where `machines` is None, `most` are too few, and the figures are those of `most`; where an offer is `dearer` than
-    the plan even with one machine more than that, nothing else was found out about it. `estimate` says how sure the
+    If `machines` is None, `most` are too few, and the figures are those of `most`; if an offer is `dearer` than the
+    plan even with one machine more than that, nothing else was found out about it. `estimate` says how certain the
     number is if samples were simulated; the plan alone has `all_in_memory`, the number of machines needed if no request
     waits for its model: what compute needs.
     """
@@ -56,7 +56,7 @@ class Row:
 
     @property
     def binds(self) -> str:
-        """Whether compute or memory determines the number of machines, but for `FINE`; empty where it was not asked."""
+        """Whether compute or memory determines the number of machines, within `FINE`; empty if not determined."""
         if self.all_in_memory is None:
             return ""
         enough = self.machines is not None and self.machines <= (1 + 2 * FINE) * self.all_in_memory
@@ -70,9 +70,9 @@ Line = tuple[tuple[int, float], ...]  # numbers of machines, and the share in ti
 class Plan:
     """A row for each offer, the cheapest that is enough, and its figures under each change.
 
-    A change has no figures where the largest model does not fit any more. The `curve` has a line for each way, and one
-    where no request waits for a model. Numbers of machines are those of the whole cluster. `sampling` says what was
-    simulated of it.
+    A change has no figures if the largest model no longer fits. The `curve` has a line for each way, and one where no
+    request waits for a model. Numbers of machines are those of the whole cluster. `sampling` says what part of it was
+    simulated.
     """
 
     rows: tuple[Row, ...]
@@ -97,12 +97,12 @@ def make_plan(question: Question, runs: Runs, *, curve: bool = False) -> Plan:
 
 
 def cheapest(question: Question, runs: Runs) -> Row | None:
-    """Find the cheapest offer and how many machines it takes, and nothing else; None where none is enough."""
+    """Find only the cheapest offer and how many machines it takes; None if none is enough."""
     return _Planner(question, runs).rows()[1]
 
 
 class _Planner:
-    """Numbers of machines in searches and runs are those of what is simulated: of a sample, if there are samples."""
+    """Searches. Numbers of machines in searches and runs are those simulated: of a sample, if there are samples."""
 
     def __init__(self, question: Question, runs: Runs) -> None:
         self._question, self._runs = question, runs
@@ -114,7 +114,7 @@ class _Planner:
         self.draws = FEWEST if self._sampling.sampled else question.seeds  # by which a row is judged
 
     def rows(self) -> tuple[list[Row], Row | None]:
-        """Return a row for every offer, and the cheapest of them by all draws; None where no offer is enough."""
+        """Return a row for every offer, and the cheapest of them by all draws; None if no offer is enough."""
         some, sure = offers(self._question), dict[Offer, Row]()
         while True:  # what has been simulated before costs nothing
             prices = {(offer, 0): offer.kind.price for offer in some if offer not in sure}
@@ -136,7 +136,7 @@ class _Planner:
         return replace(row, all_in_memory=round(share * (row.machines or 0)))
 
     def figures(self, row: Row, change: Change) -> tuple[Figures, ...]:
-        """Return the figures of each draw under a change; none where the largest model does not fit any more."""
+        """Return the figures of each draw under a change; none if the largest model no longer fits."""
         if not self._question.fits_in(round(row.offer.kind.memory * change.memory)):
             return ()
         machines = self._sampling.part(row.machines or row.most)
@@ -166,7 +166,7 @@ class _Planner:
         prices: Mapping[Cell, float] | None = None,
         limit: float = inf,
     ) -> dict[Cell, "Found"]:
-        """Search for each offer and draw, beginning with so many machines (0: those that compute needs)."""
+        """Search for each offer and draw, beginning with these numbers of machines (0: those that compute needs)."""
         firsts, mosts = {}, {}
         for (offer, draw), first in cells.items():
             kind = offer.kind
@@ -204,7 +204,7 @@ class _Planner:
         return replace(row, figures=self.figures(row, AS_ASKED))
 
     def _estimate(self, offer: Offer, machines: int) -> Estimate:
-        """Ask more and more samples, beginning with so many machines each, until the interval is narrow."""
+        """Try more and more samples, beginning with `machines` each, until the interval is narrow."""
         count, machines = FEWEST, max(2, machines)
         while True:
             found = self._around(offer, machines, count)
@@ -216,9 +216,9 @@ class _Planner:
             count, machines = min(MANY, count + FEWEST), self._sampling.part(estimate.machines)
 
     def _around(self, offer: Offer, machines: int, count: int) -> dict[int, list[Figures]]:
-        """Return the figures of so many samples by machines: from too few in nearly every draw to enough in nearly all.
+        """Return the figures of `count` samples by machines: from too few in nearly all draws to enough in nearly all.
 
-        Where there is no such number near, for a model may come too late with any, it stops a few steps beyond.
+        If there is no such number nearby, because a model may be late with any, it stops a few steps beyond.
         """
         found: dict[int, list[Figures]] = {}
         step = max(1, round(STEP * machines))
@@ -237,7 +237,7 @@ class _Planner:
 
 
 class Found(NamedTuple):
-    """The end of a search: the fewest `machines`, or None where as many as `too_few` are not enough.
+    """The end of a search: the fewest `machines`, or None if `too_few` are not enough.
 
     If `dearer`, the search was left because even one machine more costs more than what another cell needs.
     """
@@ -255,11 +255,11 @@ def fewest(
     prices: Mapping[Key, float],
     limit: float = inf,
 ) -> dict[Key, Found]:
-    """Return what was found of each cell, beginning with the machines in `firsts`. With `prices` of
-    one machine, a cell is left as it is where it is sure to cost more than another one that is enough, or than `limit`.
+    """Return what was found for each cell, beginning with the machines in `firsts`.
 
-    All cells are tried at once, in rounds: `enough` returns for each pair of a cell and a number of machines whether
-    that is enough.
+    With `prices` of one machine, the search of a cell is left once it is certain to cost more than another one that is
+    enough, or than `limit`. All cells are tried at once, in rounds: `enough` returns for each pair of a cell and a
+    number of machines whether that is enough.
     """
     searches = {cell: _search(first, most[cell]) for cell, first in firsts.items()}
     tries = {cell: next(search) for cell, search in searches.items()}
@@ -291,7 +291,7 @@ def _search(first: int, most: int) -> Generator[int, bool, int | None]:
         if high >= most:
             return None
         low, high = high, min(most, ceil(GROWTH * high))
-    # If what was believed is enough, one step below may already be too few.
+    # If the assumed number is enough, one step below may already be too few.
     tried = (low + high) // 2 if low else high - max(1, round(NEAR * high))
     while high - low > max(1, FINE * high):
         if (yield tried):

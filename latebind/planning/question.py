@@ -16,20 +16,20 @@ from latebind.simulation.cluster.population import Population, population_of
 from latebind.simulation.cluster.workload import Workload, read_workload
 
 WAITS = "wait"  # the ending of labels where no request is refused for being late
-served_router = partial(Router, most=ClusterConfig().calls)  # what `serve --on ray` has
+served_router = partial(Router, most=ClusterConfig().calls)  # that of `serve --on ray`
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """How machines are run: the residency policy of each, and the `router` before them.
 
-    Where it `sheds`, machines refuse requests that would be late; else all requests wait, also for their models.
+    If it `sheds`, machines refuse requests that would be late; else all requests wait, also for their models.
     """
 
     residency: str
     sheds: bool = True
     router: Callable[[], Router] = served_router
-    name: str = ""  # of the router, where it is another than the one that is served with
+    name: str = ""  # of the router, if it is not the one that is served with
 
     @property
     def label(self) -> str:
@@ -41,12 +41,12 @@ WAYS = (Way("late"), Way("lru"), Way("lru", sheds=False))
 
 
 def way(text: str) -> Way:
-    """Return the way with this label; raises `ConfigError` where there is none."""
+    """Return the way with this label; raises `ConfigError` if there is none."""
     residency, slash, waits = text.partition("/")
     if (residency not in POLICIES and ":" not in residency) or (slash and waits != WAITS):
         raise ConfigError(
-            f"--way is {text!r}: take one of {', '.join(POLICIES)}, or package.module:Class, with or without /{WAITS} "
-            "behind it"
+            f"--way is {text!r}: use one of {', '.join(POLICIES)}, or package.module:Class, with or without /{WAITS} "
+            "after it"
         )
     return Way(residency, sheds=not slash)
 
@@ -114,7 +114,7 @@ CHANGES = (
 class Run:
     """One run to be simulated: a draw of the traffic, `machines` machines of an offer, and a change.
 
-    Where samples are simulated, `seed` is also the number of the sample.
+    If samples are simulated, `seed` is also the number of the sample.
     """
 
     offer: Offer
@@ -128,7 +128,7 @@ def read_question(
 ) -> Question:
     """Return the question of a workload file; `warm` is the share of a run that does not count.
 
-    Raises `ConfigError` where the file makes no sense, or has no requests.
+    Raises `ConfigError` if the file is invalid, or has no requests.
     """
     workload = read_workload(file)
     population, duration = population_of(workload), workload.traffic.duration
@@ -140,7 +140,7 @@ def read_question(
 def offers(question: Question) -> list[Offer]:
     """Return every kind with every size of memory in every way, without memories smaller than the largest model.
 
-    Raises `ConfigError` where none is left.
+    Raises `ConfigError` if none is left.
     """
     kinds = [
         structs.replace(kind, memory=round(kind.memory * share))

@@ -59,11 +59,11 @@ def sensitivity_rows(plan: Plan) -> Rows:
 
 
 def answer(question: Question, plan: Plan) -> str:
-    """Say the plan in one sentence."""
+    """Return the plan in one sentence."""
     if plan.best is None or plan.best.machines is None:
         return (
-            f"No offer is enough: less than {question.target:.4g} of the requests come in time, with as many machines "
-            "as the table says. Allow more time, more machines (--most) or a lower --target."
+            f"No offer is enough: less than {question.target:.4g} of the requests are in time, with as many machines "
+            "as in the table. Allow more time, more machines (--most) or a lower --target."
         )
     row, kind, way = plan.best, plan.best.offer.kind, plan.best.offer.way
     shedding = "" if way.sheds else ", without shedding"
@@ -81,7 +81,7 @@ def answer(question: Question, plan: Plan) -> str:
 
 
 def asked(question: Question, sampling: Sampling) -> str:
-    """Describe what is to be played."""
+    """Describe what will be simulated."""
     requests = question.population.requests(seed=0)
     total = sum(model.served.footprint.size for model in question.population.models)
     kinds = len(set(question.workload.machines))
@@ -103,19 +103,19 @@ def assumptions(question: Question, sampling: Sampling) -> list[str]:
         else f"in each of {question.seeds} runs of the plan, and in the first of them for the other offers"
     )
     rows = Counter([describe_rows(model.rows) for model in question.population.models if model.rows])
-    said = "; ".join(f"of {count} model{'s' * (count > 1)}, {told}" for told, count in rows.most_common(MANY_ROWS))
+    lengths = "; ".join(f"of {count} model{'s' * (count > 1)}, {text}" for text, count in rows.most_common(MANY_ROWS))
     return [
         f"Enough is: at least {question.target:.4g} of the requests are answered within their deadline, {runs}; "
-        f"requests of the first {question.warm:.4g} s do not count, for memory fills meanwhile.",
+        f"requests of the first {question.warm:.4g} s do not count, because memory fills meanwhile.",
         "Stages, lookups and loads take exactly the seconds that the file gives, batches those of its curves; learned "
         "caches hit independently, at their rates. Frontends, networks and clients take "
         f"{question.workload.hop * 1e3:.4g} ms for the way to a machine and back.",
-        *([f"How long a row is has nothing to do with when it comes: {said}."] if said else ()),
-        "All machines are of one kind, and none fails but where a table says so. Memory is what models may take, "
+        *([f"The length of a row does not depend on when it comes: {lengths}."] if lengths else ()),
+        "All machines are of one kind, and none fails unless a table says so. Memory is what models may take, "
         "without system, frontend or activations.",
         "Models are placed and requests routed by the code of the ingress of `serve --on ray`, of which there is one; "
         "clients neither cancel nor try again. Models come and go whole, also those of several stages.",
-        f"More machines are taken to be never worse; beyond {1 / FINE:.0f} the search stops within {FINE:.0%} of the "
+        f"More machines are assumed never to be worse; beyond {1 / FINE:.0f} the search stops within {FINE:.0%} of the "
         "fewest.",
     ]
 

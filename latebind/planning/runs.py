@@ -27,9 +27,9 @@ class Figures:
     """Figures of the requests that count: shares of 1, latencies in seconds, and goodput in requests per second.
 
     `in_time` and `answered` are shares of these requests. `mean`, `p50` and `p99` are latencies of answered ones, NaN
-    where there are none. `busy` is the share of the time in which workers ran and `loads` the number of loads per
-    second, both over the whole run. A run that was stopped early, because too many were late, is not `complete`: its
-    other figures then say nothing but that.
+    if there are none. `busy` is the share of the time in which workers ran and `loads` the number of loads per second,
+    both over the whole run. A run that was stopped early, because too many were late, is not `complete`: its other
+    figures then mean nothing else.
     """
 
     requests: int
@@ -50,9 +50,9 @@ class Figures:
 
 
 def figures_of(fleet: Fleet, played: Played, *, warm: float = 0.0, share: float = 1.0) -> Figures:
-    """Sum up a run. Requests that arrived before `warm` (seconds) do not count, because memory fills meanwhile.
+    """Summarize a run. Requests that arrived before `warm` (seconds) do not count, because memory fills meanwhile.
 
-    Where the run has a `share` of the requests of a cluster, goodput and loads are those of the whole.
+    If the run has a `share` of the requests of a cluster, goodput and loads are those of the whole.
     """
     times = played.requests.times
     if not len(times):
@@ -87,7 +87,7 @@ class Player:
         self._drawn = lru_cache(KEPT)(self._draw)
 
     def figures(self, run: Run, target: float) -> Figures:
-        """Return the figures of a run, which is stopped where less than `target` of its requests can be in time."""
+        """Return the figures of a run, which is stopped once less than `target` of its requests can be in time."""
         question, requests, share = self._drawn(run.seed, run.change.traffic)
         fleet, warm = fleet_of(question, run), question.warm
         most_late = (1.0 - target) * int((requests.times >= warm).sum())
@@ -139,7 +139,7 @@ def playing(
         try:
             yield Runs(pool, on_progress, sampling)
         except BaseException:
-            for child in multiprocessing.active_children():  # else leaving the block waits for all that is pending
+            for child in multiprocessing.active_children():  # else leaving the block waits for everything pending
                 child.terminate()
             raise
 

@@ -17,7 +17,7 @@ from latebind.planning.question import Question
 from latebind.simulation.cluster.fleet import least_work
 
 MACHINES = 12  # that a sample has at least, by what compute needs
-REQUESTS = 15_000  # that a run of a sample has, where that leaves it enough machines
+REQUESTS = 15_000  # that a run of a sample has, if that leaves it enough machines
 HALF = 0.5  # of what a machine carries: what a part of a model may need
 TRIES = 500  # samples that are drawn, of which the one is taken that is closest in work and bytes
 NARROW = 0.05  # half of the interval that samples leave, as a share of the estimate
@@ -27,7 +27,7 @@ LEAST_LATE = 1e-6  # the smallest share of late requests that differs from none
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How many machines the whole cluster needs for one draw of its traffic, by samples.
+    """How many machines the whole cluster needs for one draw of its traffic, estimated from samples.
 
     With 95 % confidence that is between `low` and `high`. `is_narrow` is whether more samples would add little.
     """
@@ -51,11 +51,11 @@ class Sampling:
         return self.share < 1.0
 
     def whole(self, machines: float) -> int:
-        """Return how many machines of the whole cluster as many of a sample stand for."""
+        """Return how many machines of the whole cluster `machines` of a sample stand for."""
         return ceil(machines / self.share - 1e-9)
 
     def part(self, machines: int) -> int:
-        """Return how many machines a sample has where the whole cluster has so many."""
+        """Return how many machines a sample has if the whole cluster has `machines`."""
         return max(1, round(machines * self.share))
 
     def question(self, question: Question, number: int) -> Question:
@@ -66,12 +66,11 @@ class Sampling:
         return replace(question, population=question.population.part(places, shares))
 
     def estimate(self, late: Mapping[int, Sequence[float]], requests: Sequence[int], target: float) -> Estimate:
-        """Return the estimate by how many requests of each sample are late, by the machines that it has.
+        """Return the estimate from how many requests of each sample are `late`, by its number of machines.
 
-        All samples are asked for the target together, as the whole cluster is: a model of which all requests come too
-        late counts for its share. The interval is that of a bootstrap over samples, made wider for few of them (by
-        Student's t), and for the whole cluster, whose own draw varies as much as the mean of as many samples as it has
-        room for.
+        The target applies to all samples together, as to the whole cluster: a model whose requests are all late counts
+        for its share. The interval is that of a bootstrap over samples, widened for few of them (by Student's t), and
+        for the whole cluster, whose own draw varies as much as the mean of as many samples as it has room for.
         """
         tried, count = np.array(sorted(late), dtype=float), len(requests)
         shares = np.stack([drawn_shares(late[int(machines)], requests) for machines in tried], axis=1)
@@ -89,7 +88,7 @@ class Sampling:
 
 
 def drawn_shares(late: Sequence[float], requests: Sequence[int]) -> NDArray[np.float64]:
-    """Return the share of late requests of all samples together, and behind it that of each draw of a bootstrap."""
+    """Return the share of late requests of all samples together, followed by that of each draw of a bootstrap."""
     count = len(requests)
     draws = np.random.default_rng(5).multinomial(count, [1 / count] * count, DRAWS)
     weights = np.vstack([np.ones(count), draws])
@@ -98,10 +97,10 @@ def drawn_shares(late: Sequence[float], requests: Sequence[int]) -> NDArray[np.f
 
 
 def _crossings(tried: NDArray[np.float64], late: NDArray[np.float64], allowed: float) -> NDArray[np.float64]:
-    """Return for each row of shares that are late `(rows, tried)` how many machines have `allowed` of them late.
+    """Return for each row of late shares `(rows, tried)` with how many machines `allowed` are late.
 
     More machines are assumed never to be worse. Between two numbers that were tried the share falls by the same factor
-    with each machine. The first, where already that is enough; one step beyond the last, where that is not.
+    with each machine. The result is the first number if that is enough, and one step beyond the last if that is not.
     """
     falling = np.minimum.accumulate(np.maximum(late, LEAST_LATE), axis=1)
     places = (falling > allowed).sum(axis=1)  # the first that is enough
@@ -117,7 +116,7 @@ def _crossings(tried: NDArray[np.float64], late: NDArray[np.float64], allowed: f
 
 
 def sampling_of(question: Question) -> Sampling:
-    """Return what to simulate of a cluster: all of it, or such samples as a run can be finished with in seconds."""
+    """Return what to simulate of a cluster: all of it, or samples small enough that a run takes seconds."""
     requests = len(question.population.requests(seed=0))
     fewest = busy_workers(question) / max(kind.workers * kind.speed for kind in question.workload.machines)
     share = max(MACHINES / max(fewest, 1.0), REQUESTS / requests)
@@ -143,15 +142,15 @@ def _rates(question: Question) -> NDArray[np.float64]:
 def _sample(
     question: Question, share: float, random: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the models of a sample, and which share of its requests each has there.
+    """Return the models of a sample, and the share of its requests that each has there.
 
     A model that needs several machines is split into parts that need half of one each, as placement would give it
-    several homes. All parts are sorted from the most work to the least and cut into strata of `1 / share`, of each of
+    several homes. All parts are sorted from the most work to the least and cut into strata of `1 / share`, from each of
     which one is drawn: so frequent and rare models are in a sample in the same proportion as in the whole. Parts of one
-    model in the same sample are one model there, for its homes help each other out.
+    model in the same sample are one model there, because its homes help each other out.
 
-    Of many such samples the one is taken whose sums of work and of bytes are closest to their shares (rerandomization,
-    Morgan and Rubin 2012): what these do to the number of machines is known, and would only hide what is not.
+    Of many such samples, the one whose sums of work and bytes are closest to their shares is taken (rerandomization,
+    Morgan and Rubin 2012): the effect of these on the number of machines is known, and would only hide what is not.
     """
     models = question.population.models
     work = _rates(question) * np.array([least_work(one, question.workload.policy) for one in models])

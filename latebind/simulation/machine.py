@@ -78,7 +78,7 @@ class Machine:
         event = Arrived(
             arrival.model, due, requests, requests, (arrival.inputs,) * n, arrival.priority, trace, sizes=arrival.sizes
         )
-        self._hardware.bring(arrival.model, n, now, self._notifying(event))
+        self._hardware.bring(arrival.model, n, now, self._delivery(event))
 
     def stop(self) -> list[int]:
         """Stop for good; return the ids of the requests that were not answered, ascending."""
@@ -87,10 +87,10 @@ class Machine:
         self._arrivals.clear()  # so that stopping twice returns nothing more
         return lost
 
-    def _notifying(self, event: Event) -> Call:
-        return partial(self._notify, event)
+    def _delivery(self, event: Event) -> Call:
+        return partial(self._deliver, event)
 
-    def _notify(self, event: Event, now: float) -> None:
+    def _deliver(self, event: Event, now: float) -> None:
         if self._stopped:
             return
         actions = self.scheduler.handle(event, now)
@@ -115,7 +115,7 @@ class Machine:
                     self.steps.append(action)
                 case WakeAt():
                     self._agenda.cancel(self._wake)  # a later WakeAt replaces it
-                    self._wake = self._agenda.at(action.time, self._notifying(Woke()))
+                    self._wake = self._agenda.at(action.time, self._delivery(Woke()))
         if looks:
             count = sum([len(action.requests) for action in looks])
             self._agenda.at(now + self._mapping * count, partial(self._look, looks))
@@ -143,26 +143,26 @@ class Machine:
         exited = self._exited(action)
         if not costs.aside or action.stage not in costs.lookups:
             looked = costs.lookups[action.stage].at(batch) if action.stage in costs.lookups else 0.0
-            self._hardware.run(work, now, [(0.0, self._notifying(StageDone(action.worker, exited, looked)))])
+            self._hardware.run(work, now, [(0.0, self._delivery(StageDone(action.worker, exited, looked)))])
             return
-        after = [(0.0, self._notifying(StageDone(action.worker)))]
+        after = [(0.0, self._delivery(StageDone(action.worker)))]
         if exited:
             known = costs.lookups[action.stage].at(batch)
-            after.append((known, self._notifying(Exited(action.worker, action.stage, exited))))
+            after.append((known, self._delivery(Exited(action.worker, action.stage, exited))))
         self._hardware.run(work, now, after)
 
     def _load(self, action: Load, now: float) -> None:
         footprint = self._footprints[action.model]
         seconds = sum([footprint.seconds[piece] for piece in action.pieces]) + footprint.fixed * action.begins
         self.spent.loads += 1
-        self._agenda.at(now + seconds, self._notifying(Loaded(action.model, action.pieces, seconds)))
+        self._agenda.at(now + seconds, self._delivery(Loaded(action.model, action.pieces, seconds)))
 
     def _look(self, looks: list[Branch | Map], now: float) -> None:
         """Report the results of maps and branches that were performed together."""
         events = [event for action in looks for event in self._mapped(action, now)]
         for place, event in enumerate(events, start=1):
             if not self._stopped:
-                self._notify(replace(event, more=place < len(events)), now)
+                self._deliver(replace(event, more=place < len(events)), now)
 
     def _mapped(self, action: Branch | Map, now: float) -> Sequence[Branched | Mapped | MapFailed]:
         """Return the events that end a map or branch; steps that may start are added to the arrivals."""

@@ -79,7 +79,7 @@ def test_exits_that_are_to_stop_stop_where_the_disk_is_full(
     service: AdaptationService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (model,), told = service._models, list[FromService]()
-    monkeypatch.setattr(service, "_tell", told.append)
+    monkeypatch.setattr(service, "_send", told.append)
     service._use(model, Use(FULL_DEPTH, "fidelity fell"))
     assert told == [UseVersion("digits", FULL_DEPTH, "fidelity fell")]
     assert model.seen == BUILT  # as it is written: nobody has chosen anything else

@@ -83,7 +83,7 @@ def test_where_nothing_is_enough_that_is_said_and_the_exit_code_is_1(small: Path
         (("--target", "0"), "--target 0 is out of range"),
         (("--memory", "120"), "--memory 120 is out of range"),
         (("--warm", "100"), "--warm 100"),
-        (("--way", "fifo"), "'fifo': take one of"),
+        (("--way", "fifo"), "'fifo': use one of"),
         (("--memory", "5"), "give a kind of machine with more memory"),
         (("gone.toml",), "give a TOML file of a workload"),
     ],

@@ -44,7 +44,7 @@ def test_an_application_is_an_ingress_before_replicas_on_a_node_of_its_kind(tmp_
 def test_a_replica_has_workers_for_the_cores_that_it_asks_for(engine: str, workers: int, tmp_path: Path) -> None:
     found = application(arguments(tmp_path, config=f"[cluster]\ncpus = 4.0\n{engine}"))
     (declared, _) = found._bound_deployment.init_args
-    assert fitted(declared.settings, declared.said, on="ray").engine.worker_count == workers
+    assert fitted(declared.settings, declared.explicit, on="ray").engine.worker_count == workers
 
 
 @pytest.mark.parametrize(

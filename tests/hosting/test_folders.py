@@ -60,9 +60,9 @@ def test_learned_caches_are_made_of_a_table(bert: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "options", "said"),
     [
-        ((), {"samples": torch.ones(2, 3)}, "samples is no option of a folder of Hugging Face, which takes data"),
-        ((), {"outputs": ("logits",)}, "outputs is no option of a folder"),
-        ((torch.ones(2, 3),), {}, "example_inputs: a folder says itself what it reads"),
+        ((), {"samples": torch.ones(2, 3)}, "samples is not an option of a Hugging Face folder, which takes data"),
+        ((), {"outputs": ("logits",)}, "outputs is not an option of a Hugging Face folder"),
+        ((torch.ones(2, 3),), {}, "example_inputs: a folder defines what it reads"),
         ((), {"dims": {"input_ids": {1: latebind.Dim("L", 1, 16)}}}, "of a folder give the ranges"),
         ((), {"task": "tag"}, "is built for classify or rerank or embed"),
         ((), {"data": "rows.csv"}, "rows.csv cannot be read"),
@@ -80,7 +80,7 @@ def test_what_a_folder_has_no_use_for_is_refused(
 def test_a_folder_that_is_not_there_and_a_module_without_rows_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'gone': there is no such folder"):
         latebind.serving("gone", folder=tmp_path).__enter__()
-    with pytest.raises(ConfigError, match="example_inputs: give rows as they will come"):
+    with pytest.raises(ConfigError, match="example_inputs: give rows like those to be served"):
         latebind.serving(torch.nn.Linear(2, 2), folder=tmp_path).__enter__()
-    with pytest.raises(ConfigError, match="data is no option of a module, which takes samples"):
+    with pytest.raises(ConfigError, match="data is not an option of a module, which takes samples"):
         latebind.serving(torch.nn.Linear(2, 2), torch.ones(2, 2), data="rows.csv", folder=tmp_path).__enter__()

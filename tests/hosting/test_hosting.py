@@ -97,7 +97,7 @@ def test_rows_of_any_length_are_answered_as_the_module_answers_them(tmp_path: Pa
 @pytest.mark.parametrize(
     ("told", "number", "said"),
     [
-        ("server", signal.SIGKILL, "Unavailable: `latebind serve` ended with signal 9 (Killed): its words are abo"),
+        ("server", signal.SIGKILL, "Unavailable: `latebind serve` ended with signal 9 (Killed): see its output ab"),
         ("server", signal.SIGTERM, ""),
         ("script", signal.SIGTERM, ""),
     ],

@@ -91,7 +91,7 @@ def test_a_label_says_all_of_a_way(one: Way) -> None:
 
 @pytest.mark.parametrize("text", ["", "fifo", "late/never", "late/wait/wait", "/wait"])
 def test_what_is_no_way_is_told_with_those_that_are(text: str) -> None:
-    with pytest.raises(ConfigError, match="take one of"):
+    with pytest.raises(ConfigError, match="use one of"):
         way(text)
 
 

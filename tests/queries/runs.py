@@ -42,12 +42,12 @@ class Troubled(Simulator):
 
     def cancel(self, request: int, time: float) -> None:
         """Have the client of a request leave."""
-        self._agenda.at(time, self._telling(Cancelled(request)))
+        self._agenda.at(time, self._delivery(Cancelled(request)))
 
-    def _tell(self, event: Event, now: float) -> None:
+    def _deliver(self, event: Event, now: float) -> None:
         if isinstance(event, StageDone) and self._fails():
             event = StageFailed(event.worker)
-        super()._tell(event, now)
+        super()._deliver(event, now)
         self.scheduler.check()
 
     def _run(self, action: Run, now: float) -> None:

@@ -61,7 +61,7 @@ class Accounted(Simulator):
             self._sizes[name][piece] for held in (self.lies, self.coming) for name in held for piece in held[name]
         )
 
-    def _tell(self, event: Event, now: float) -> None:
+    def _deliver(self, event: Event, now: float) -> None:
         if isinstance(event, Loaded):
             self.coming[event.model] -= set(event.pieces)
             if len(self.loads) - 1 in self._fails:
@@ -69,7 +69,7 @@ class Accounted(Simulator):
             else:
                 self.lies[event.model] |= set(event.pieces)
                 self.loaded.update((event.model, piece) for piece in event.pieces)
-        super()._tell(event, now)
+        super()._deliver(event, now)
         self.scheduler.check()
 
     def _load(self, action: Load, now: float) -> None:

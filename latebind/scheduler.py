@@ -34,8 +34,8 @@ from latebind.domain.picture import Picture
 from latebind.domain.query import NOT_RUN
 from latebind.residency.residency import Residency
 
-RETRY = 0.5  # seconds; so a model is tried again this long after the machine has been slow for up to ten seconds
-RETRY_SHARE = 0.05  # of the time for which a model has been refused, it waits until it is tried again
+RETRY = 0.5  # seconds until a model is tried again, if it has been refused for up to ten seconds
+RETRY_SHARE = 0.05  # of the time for which a model has been refused: how long it waits until it is tried again
 RETRY_AT_MOST = 10.0  # seconds; no model is refused by an estimate alone for longer
 
 
@@ -146,7 +146,7 @@ class Scheduler:
         return draw(self._workers, self._lanes, self._residency, now)
 
     def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
+        """Raise `AssertionError` if an invariant does not hold."""
         started, requests = self._started(), self._live.values()
         members = {i for entry in started for i in entry.members}
         queued = {i for lane in self._lanes.values() for i in (*lane.queue, *lane.held)}
@@ -201,15 +201,15 @@ class Scheduler:
         if self._residency is not None:
             self._residency.arrived(model, requests, now)
 
-    # A request waits for the work that the policy serves before it, and is refused where that or its own makes it late,
-    # or where one that is served after it, which has been accepted, would be late for it. The workers share the work of
-    # the requests that may start. Those that wait for a model are work only once it is in memory. Of such models only
-    # the one that is being loaded counts: which is loaded after it is still open.
+    # A request waits for the work that the policy serves before it, and is refused if that or its own makes it late, or
+    # if an accepted request that is served after it would be late because of it. The workers share the work of the
+    # requests that may start. Those that wait for a model are work only once it is in memory. Of such models only the
+    # one that is being loaded counts: which one is loaded next is still open.
 
     def _refusal(
         self, lane: Lane, event: Arrived, now: float, actions: list[Action]
     ) -> tuple[Outcome | None, float, float | None]:
-        """Return why requests are refused, or None where they are accepted; the seconds until their model is expected,
+        """Return why requests are refused, or None if they are accepted; the seconds until their model is expected,
         for refusals because of loading; and the slack in seconds: their own, or that of one that they would make late.
         """
         residency = self._residency
@@ -235,12 +235,12 @@ class Scheduler:
         return Outcome.REFUSED_LATE, 0.0, slack
 
     def _doubts(self, lane: Lane, event: Arrived, now: float) -> bool:
-        """Return whether requests were refused for the estimate of their model alone, and it is doubted from now on.
+        """Return whether requests were refused only for the estimate of their model, and it is doubted from now on.
 
-        No launch corrects an estimate while nothing of the model runs. So until the next one, the model is taken to
-        need the least that is believed of any. That happens `RETRY` seconds after the first such refusal and then again
-        and again, and less often the longer launches have shown nothing better: what no request can meet should not
-        cost others more and more work.
+        No launch corrects an estimate while nothing of the model runs. So until the next one, the model is assumed to
+        need the least that any may. That happens `RETRY` seconds after the first such refusal and then repeatedly, less
+        often the longer launches have shown nothing better: deadlines that no request can meet should not cost others
+        more and more work.
         """
         start, end = self._times(lane, event, now, is_there=True)
         for_load = not lane.open and event.deadline >= end
@@ -258,7 +258,7 @@ class Scheduler:
     def _times(self, lane: Lane, event: Arrived, now: float, *, is_there: bool = False) -> tuple[float, float]:
         """Return when the last of new requests may start, behind loads and all work that goes first, and when it ends.
 
-        With `is_there`, their model is taken to be in memory.
+        With `is_there`, their model is assumed to be in memory.
         """
         turn = self.policy.order.turn(event.deadline, now, event.priority, event.requests[0])
         held, before = lane.held.ahead(turn), len(event.requests) - 1  # of this model
@@ -335,7 +335,7 @@ class Scheduler:
         worker.drop_empty()
 
     def _stage_failed(self, event: StageFailed, now: float, actions: list[Action]) -> None:
-        """Find whose request raised: of a batch each half runs again, so n requests take at most 2n - 1 runs.
+        """Find which request raised: each half of a batch runs again, so n requests take at most 2n - 1 runs.
 
         A request that raises alone fails. Policies are asked again once all others have passed the stage.
         """
@@ -352,7 +352,7 @@ class Scheduler:
         self._run(worker, batch, now, actions)
 
     def _settle(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
-        """Put the sub-batch that has run in its new place; go on at once where no request waits."""
+        """Put the sub-batch that has run in its new place; go on at once if no request waits."""
         for late in worker.late(now) if self._sheds else ():
             self._end_leaving(late, now, actions, late.stage - 1)
             worker.drop_empty()
@@ -378,7 +378,7 @@ class Scheduler:
             self._undecided = True
 
     def _loaded(self, event: Loaded, now: float, actions: list[Action]) -> None:
-        """Let sub-batches go on that were set aside for a stage that is in memory now."""
+        """Let sub-batches that were set aside go on if their stage is in memory now."""
         residency = self._require_residency(event)
         residency.loaded(event, now)
         for worker in self._workers:
@@ -474,7 +474,7 @@ class Scheduler:
         return self._ended > ended
 
     def _occupy(self, worker: Worker, now: float, actions: list[Action]) -> Wait | None:
-        """Ask the policy until the worker runs or nothing is left for it to run, or it is to wait: then return that."""
+        """Ask the policy until the worker runs, nothing is left for it to run, or it is to wait: then return that."""
         table = worker.table
         while worker.running is None and self._may_run():
             only = None if self._models.requests else table.only_choice
@@ -531,7 +531,7 @@ class Scheduler:
 
     def _require_residency(self, event: Event) -> Residency:
         if self._residency is None:
-            raise IllegalEvent(f"{event} has come, and models are not loaded while requests come")
+            raise IllegalEvent(f"{event} has come, but models are not loaded on demand")
         return self._residency
 
     def _run(self, worker: Worker, batch: SubBatch, now: float, actions: list[Action]) -> None:
@@ -553,10 +553,10 @@ class Scheduler:
     def _may_run(self) -> bool:
         return len(self._workers) == 1 or self._running() < self._at_once
 
-    # Ends: each request has one, with one reply, whatever ends it ---------------------------------------------------
+    # Ends: each request has one, with one reply, whatever the cause -------------------------------------------------
 
     def _end(self, request: Request, outcome: Outcome, now: float, actions: list[Action], stage: int = NOT_RUN) -> None:
-        """End a request that no lane and no sub-batch has any more; `stage` is the last stage that it ran."""
+        """End a request that is no longer in any lane or sub-batch; `stage` is the last stage that it ran."""
         del self._live[request.id]
         self._ended += 1
         self._leaving -= request.left

@@ -1,7 +1,7 @@
-"""What runs of a model cost: its profile, what launches have shown since, and who leaves where. The one such model.
+"""What runs of a model cost: its profile, what launches have shown since, and who leaves where. The only cost model.
 
-Whatever decides by cost asks here: batch sizes, slack, admission, residency, planners of queries. Figures that take
-longer to derive are kept until something has moved noticeably. Pure.
+All decisions by cost use it: batch sizes, slack, admission, residency, planners of queries. Figures that take longer to
+derive are cached until something has moved noticeably. Pure.
 """
 
 from bisect import bisect_right
@@ -15,19 +15,19 @@ from typing import Any, NamedTuple, TypeVar, cast
 from latebind.domain.costs import TYPICAL_STEPS, ModelCosts, length_class
 from latebind.domain.model import ModelSpec, StageKind
 
-# What was tuned, and what it is worth where that was measured.
-COVERAGE = 0.9  # of the answers in training data are no longer than assumed (LazyBatching, section IV-C)
+# What was tuned, and its effect where that was measured.
+COVERAGE = 0.9  # share of answers in training data that are no longer than assumed (LazyBatching, section IV-C)
 NEARLY = 1.02  # times the least seconds per request counts as equally good
 LATEST_LAUNCH = 1 / 32  # weight of the latest launch in averages; of the first launches 1 / their number
 LONGEST = 3.0  # times the predicted seconds; a longer launch was held up by others on the machine and is cut to this
 DOUBT = 0.1  # share of the mean by which launches must differ in length before factor and fixed cost are told apart
-LEAST_FACTOR = 0.1  # the lowest that is believed
-SLOWER, DEARER = 0.02, 0.1  # relative changes of factor and fixed cost at which figures are derived anew
-# That who leaves where is learned is worth 9 % more answers in time (3,153 for 2,893 of 4,000, overloaded, an exit that
-# nobody takes any more), and nothing where hit rates are as profiled.
+LEAST_FACTOR = 0.1  # the lowest that is accepted
+SLOWER, DEARER = 0.02, 0.1  # relative changes of factor and fixed cost at which figures are derived again
+# Learning who leaves where gives 9 % more answers in time (3,153 instead of 2,893 of 4,000, overloaded, with an exit
+# that no request takes any more), and changes nothing where hit rates are as profiled.
 LATEST_EXIT = 1 / 200  # weight of the latest request in the share that leaves at an exit; 1/50 moves by chance alone
-MOVED = 0.1  # change of such a share at which figures are derived anew; 0.05 makes events 40 % dearer
-RARE = 0.005  # share below which nobody is expected to leave at an exit
+MOVED = 0.1  # change of such a share at which figures are derived again; 0.05 makes events cost 40 % more
+RARE = 0.005  # share below which no request is expected to leave at an exit
 ROUNDING = 1e-6  # seconds
 BATCH_BITS = 20  # of a batch size
 
@@ -35,19 +35,19 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Pace:
-    """How long launches take beside their profile: `factor` times as long and `launch` seconds more.
+    """How long launches take compared with their profile: `factor` times as long and `launch` seconds more.
 
-    A profile is taken in a loop, at another time. On a shared machine everything is slower or quicker by a factor. Each
-    launch also has a fixed cost whatever its batch: the core was idle, caches are cold, events and replies. Both are a
+    A profile is taken in a loop, at another time. On a shared machine everything is slower or faster by a factor. Each
+    launch also has a fixed cost whatever its batch: the core was idle, caches are cold, events and replies. Both form a
     line, fitted online to the launches observed; in a simulation launches take as long as profiled. `least` times the
-    factor is the lowest fixed cost that is believed: below 0, because the profile may have been taken at a slower
+    factor is the lowest fixed cost that is accepted: below 0, because the profile may have been taken at a slower
     moment, and at most half of the shortest launch.
     """
 
     def __init__(self, least: float) -> None:
         self.factor = 1.0
         self.launch = 0.0
-        self.changes = 0  # counts changes that are large enough to derive figures anew
+        self.changes = 0  # counts changes that are large enough to derive figures again
         self._then = 1.0, 0.0  # factor and launch at the last such change
         self._least = least
         self._known = False  # whether any launch has differed from the profile
@@ -78,10 +78,10 @@ class Pace:
         self._fit()
 
     def doubt(self) -> None:
-        """Believe the lowest factor until the next launch, which then counts alone.
+        """Assume the lowest factor until the next launch, which then counts alone.
 
-        Where an estimate is too high for requests to be accepted, no launch corrects it. What held for a crowded
-        machine may not hold any more, and the profile may have been taken on one.
+        If an estimate is too high for any request to be accepted, no launch corrects it. It may come from a time when
+        the machine was crowded, and so may the profile.
         """
         self.changes += 1
         self._known, self.launches = True, 0
@@ -128,7 +128,7 @@ class Shares(NamedTuple):
 
 
 def derived(method: Method) -> Method:
-    """Keep the results of a method, by its arguments, until something has moved noticeably."""
+    """Cache the results of a method, by its arguments, until something has moved noticeably."""
     name = method.__name__
 
     @wraps(method)
@@ -149,8 +149,8 @@ class Estimate:
     other, while earlier stages find their weights cold. `outputs` is the assumed length of an answer in steps,
     `lengths` are those of the answers in training data.
 
-    Hit rates are shares of all requests. While requests run, what is observed to leave at each exit takes their place:
-    other inputs come than were profiled, adaptation changes the caches, or a cache is not in memory. `exits` says
+    Hit rates are shares of all requests. While requests run, the shares observed to leave at each exit replace them:
+    inputs may differ from those profiled, adaptation changes the caches, or a cache is not in memory. `exits` says
     whether any leave early, as built. With an operating curve, figures are for the level that was set last.
     """
 
@@ -179,7 +179,7 @@ class Estimate:
         rates = [level.hit_rates for level in costs.levels] or [costs.hit_rates]
         self._levels = [_Leaving(spec, each) for each in rates]
         self.exits = any(level.exits for level in self._levels)
-        self._moves = 0  # counts changes of the shares that leave which are large enough to derive figures anew
+        self._moves = 0  # counts changes of the shares that leave that are large enough to derive figures again
         self._at = self._levels[costs.target]
         self._known: list[dict[Any, Any]] = [{} for _ in self._levels]
         self._known_at = 0
@@ -189,7 +189,7 @@ class Estimate:
 
     @property
     def changes(self) -> int:
-        """Counts changes that are large enough to derive figures anew."""
+        """Counts changes that are large enough to derive figures again."""
         return self.pace.changes + self.decoding.changes + self._moves
 
     @property
@@ -224,7 +224,7 @@ class Estimate:
         return 0 in {self.pace.launches, self.decoding.launches}
 
     def doubt(self) -> None:
-        """Believe the least until launches show more."""
+        """Assume the least until launches show more."""
         for pace in {self.pace, self.decoding}:
             pace.doubt()
 
@@ -235,8 +235,8 @@ class Estimate:
     def observe_exits(self, stage: int, reached: int, left: int, level: int = 0) -> None:
         """Note that `left` of the requests that ran `stage` had their answer from the learned cache behind it.
 
-        They run at this `level`. Where lookups run aside, first `reached` are told, with none that left, and later who
-        left, with none reached.
+        They run at this `level`. If lookups run aside, `reached` are reported first, with none that left, and those
+        that left later, with none reached.
         """
         self._moves += self._levels[level].observe(stage, reached, left)
 
@@ -274,7 +274,7 @@ class Estimate:
     def least(self, inputs: int, counts_exits: bool) -> float:
         """Return the least seconds that a request takes: alone, with the shortest answer of all.
 
-        That is to the end of the network, or to its first exit where the caller counts on exits (`counts_exits`).
+        That is to the end of the network, or to its first exit if the caller counts on exits (`counts_exits`).
         """
         return self.until_exit(0, 1, inputs) if counts_exits else self.whole(1, inputs, self.fewest_outputs)
 
@@ -322,8 +322,8 @@ class Estimate:
     def _beside(self, batch: int) -> float:
         """Return the seconds of the whole model in a batch of this size, for comparison with other sizes.
 
-        A fixed cost below 0 is not believed here: the profile was taken at a slower moment, which holds for all sizes.
-        Small batches, which have more launches per request, would look quicker, and nothing would correct that.
+        A fixed cost below 0 is ignored here: the profile was taken at a slower moment, which holds for all sizes.
+        Small batches, which have more launches per request, would seem faster, and nothing would correct that.
         """
         inputs, pace = self.typical, self.pace
         whole = self.whole(batch, inputs, self.mean_outputs)
@@ -352,7 +352,7 @@ class Estimate:
         return self.prospects(stage, batch, inputs)[0][1]
 
     def exits_at(self, stage: int) -> "Exits":
-        """Return what `until_exit` says at a stage, by batch size and length, kept until something has moved."""
+        """Return what `until_exit` returns at a stage, by batch size and length, cached until something has moved."""
         known = self.known()
         found: Exits | None = known.get(stage)
         if found is None:
@@ -361,7 +361,7 @@ class Estimate:
 
     @derived
     def best_rate(self, stage: int, batch: int, inputs: int = 1) -> float:
-        """Return the answers per second of a batch that goes on to the exit at which they are the most.
+        """Return the answers per second of a batch that goes on to the exit at which that rate is highest.
 
         That rate is the index of Gittins (1979): running the job with the greatest index first minimises the sum of
         waiting times where jobs end at random and switching between them costs nothing.
@@ -375,7 +375,7 @@ class Estimate:
         return seconds, tuple([after - before for before, after in pairwise((0.0, *answers))])
 
     def works(self, most: int, within: float) -> "Works":
-        """Return what `work` says by length, kept until something has moved."""
+        """Return what `work` returns by length, cached until something has moved."""
         known, key = self.known(), (most, within)
         found: Works | None = known.get(key)
         if found is None:
@@ -384,10 +384,10 @@ class Estimate:
 
     @derived
     def work(self, most: int, inputs: int = 1, within: float = inf, stages: int = 0) -> float:
-        """Return the average seconds that a request takes of a worker, where few requests reach the later stages.
+        """Return the average seconds of a worker that a request takes, where few requests reach the later stages.
 
         Each stage runs in its best batch size up to `most`, because requests that rest at a stage are joined by others.
-        Larger batches than those that end `within` some seconds do not count. Of so many `stages`; 0: of all.
+        Batches that do not end `within` so many seconds do not count. Only the first `stages` count; 0: all.
         """
         counted = range(stages or self._spec.stages)
         batches = [size for size in sizes(most) if size == 1 or self.whole(size, inputs) <= within]
@@ -435,7 +435,7 @@ class _Leaving:
         self._derive()
 
     def observe(self, stage: int, reached: int, left: int) -> bool:
-        """Note who left; return whether it has moved so far that figures are to be derived anew."""
+        """Note who left; return whether the share has moved so far that figures are to be derived again."""
         share = self._leaving[stage]
         share = self._leaving[stage] = min(1.0, max(0.0, share + LATEST_EXIT * (left - share * reached)))
         then = self._then[stage]
@@ -455,7 +455,7 @@ class _Leaving:
 
 
 class Exits(dict[tuple[int, int], float]):
-    """The seconds until a member may leave that goes on from before `stage`, by batch size and length."""
+    """The seconds until a member of a batch that goes on from before `stage` may leave, by batch size and length."""
 
     def __init__(self, estimate: Estimate, stage: int) -> None:
         self._estimate = estimate

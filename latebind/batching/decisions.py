@@ -15,7 +15,7 @@ class Launch(Struct, frozen=True, gc=False):
 class GoOn(Struct, frozen=True, gc=False):
     """Start nothing new; run the sub-batch at `place` of the entries, which in a stack is always the top.
 
-    Where `requests` are named, only they go on, and the other members of that sub-batch wait at their stage.
+    If `requests` are named, only they go on, and the other members of that sub-batch wait at their stage.
     """
 
     place: int = -1

@@ -1,21 +1,21 @@
-"""How sure the learned caches of a model must be: the level of its operating curve, by the time that there is. Pure.
+"""How sure the learned caches of a model must be: the level of its operating curve, by the time available. Pure.
 
-A request gets its level when it starts, before anything is known of its row, and keeps it. So those that run at a level
-are a sample of all requests as far as their rows go, and what calibration has shown of the level holds for them,
-whatever the load was. If a level could fall at a later lookup, it would fall for those alone that have not left by
-then, which are the hard ones, and a share of these would be wrong that nothing has bounded.
+A request gets its level when it starts, before anything is known of its row, and keeps it. So the rows that run at a
+level are a fair sample of all rows, and what calibration has shown of the level holds for them, whatever the load. If a
+level could fall at a later lookup, it would fall only for requests that have not left by then, which are the hard ones,
+and nothing would bound the share of wrong answers among these.
 
-The level is the surest that leaves all who wait in time, by two conditions: the work that waits, stretched by what the
-level costs more than the lowest one, still ends before each deadline; and at the rate at which requests come, the
-workers have that much time. (SuperServe, Khare et al. 2023, goes by the slack of the most urgent request alone.)
+The level is the surest at which all that wait are in time, by two conditions: the work that waits, stretched by what
+the level costs more than the lowest one, still ends before each deadline; and at the rate at which requests come, the
+workers have that much time. (SuperServe, Khare et al. 2023, goes only by the slack of the most urgent request.)
 
-Where not even the lowest level is enough, some cannot be answered. Who is dropped before its start might have left at
-the first lookup; who is dropped at one has not left there, and takes the most work. So the most are answered if all
-start and those are dropped that do not leave. But they are the ones that would have been right, and of the answers more
-are wrong. So requests run at the *overload* level then: they are promised as much as at the lowest one, at the
-thresholds of the next surer, and that leaves room for a share to be dropped. Once it is used up, requests start as at
-other levels, with time for the whole network, until it is not: it is exceeded by no more than `SAVED` and those that
-are under way, which are the misses of about one deadline, and what was too much is made up for before more are dropped.
+If not even the lowest level is enough, some requests cannot be answered. One that is dropped before its start might
+have left at the first lookup; one that is dropped at a lookup has not left there, and takes the most work. So most are
+answered if all start and those that do not leave are dropped. But these would have been right, so of the answers more
+are wrong. So requests then run at the *overload* level, with the promise of the lowest level and the thresholds of the
+next surer one, which leaves room for a share to be dropped. Once that is used up, requests start as at other levels,
+with time for the whole network, until there is room again: the share is exceeded by no more than `SAVED` and the
+requests under way, which are the misses of about one deadline, and the excess is made up for before more are dropped.
 """
 
 from collections.abc import Sequence
@@ -23,21 +23,21 @@ from typing import NamedTuple
 
 from latebind.batching.costs import Estimate
 
-NO_LEVEL = -1  # of requests of models without an operating curve
+NO_LEVEL = -1  # for requests of models without an operating curve
 
 # What was tuned, by simulation (`research load`).
 COUNTED_ON = 0.3  # of the time until a deadline: costs are means. 0.7: 2 to 4 % fewer in time where deadlines are short
 BUSY = 0.8  # of the workers' time that requests may take as they come; 0.9 and 0.75: fewer in time or less sure at 60 %
-LATEST_STARTED = 1000  # requests that count in the share below the target; half of them less each time so many started
-PAYS = 1.02  # times as many are to be answered at the overload level as at the lowest one for it to be taken
-SAVED = 16.0  # requests that may be dropped at once, if fewer were before than may be
+LATEST_STARTED = 1000  # requests, after which the counts of the share below the target are halved
+PAYS = 1.02  # times as many must be answered at the overload level as at the lowest one for it to be chosen
+SAVED = 16.0  # requests that may be dropped at once, if fewer than allowed were dropped before
 
 
 class Misses(NamedTuple):
-    """What requests take at the overload level, in the mean seconds of a worker of all that start.
+    """What requests take at the overload level: seconds of a worker, the mean over all that start.
 
-    Those are `begun` until the first exit, and `rest` for the share `missing` that does not leave there, of which at
-    most `dropped` of all are dropped.
+    It is `begun` until the first exit, and `rest` after it for the share `missing` that does not leave there. At most a
+    share `dropped` of all is dropped.
     """
 
     dropped: float
@@ -56,8 +56,8 @@ class Misses(NamedTuple):
 class Depth:
     """Chooses the level of one model's requests, the lower the more waits; `below` is the largest share under `target`.
 
-    `level`, of so many `levels`, was chosen last. Figures of the `estimate` are for the `lowest` level, except while a
-    policy decides. Behind the levels there is one for overload where a share `dropped` of it may be dropped.
+    `level`, one of `levels`, was chosen last. Figures of the `estimate` are for the `lowest` level, except while a
+    policy decides. After the levels there is one for overload if a share `dropped` of its requests may be dropped.
     """
 
     def __init__(self, estimate: Estimate, levels: int, target: int, below: float, dropped: float = 0.0) -> None:
@@ -78,22 +78,22 @@ class Depth:
         return self.levels - 1 if self._may_be_below(self._batch) else self._target
 
     def estimate_lowest(self) -> None:
-        """Let figures be those of the lowest level: whoever could be in time at it is not refused."""
+        """Set figures to those of the lowest level: requests that could be in time at it are not refused."""
         self._estimate.at_level(self.lowest)
 
     def limit(self, levels: int) -> None:
-        """Let requests start only at the first so many levels from now on (`domain.events.Limited`)."""
+        """Let requests start only at the first `levels` levels from now on (`domain.events.Limited`)."""
         self.levels = levels
         self._target = min(self._calibrated, levels - 1)
         self.level = min(self.level, levels - 1)
         self.estimate_lowest()
 
     def choose(self, works: Sequence[float], stretch: float, free: float, misses: Misses | None = None) -> None:
-        """Choose the level and let figures be those of it, until `estimate_lowest`.
+        """Choose the level and set figures to those of it, until `estimate_lowest`.
 
-        `works` has the seconds that a request takes of a worker by level. Those of all that wait may be `stretch` times
-        as long as at the lowest one, and a request may take `free` seconds of the workers' time as they come. Where
-        that is less than the lowest level takes, it is that for overload if then more are answered, by `misses`.
+        `works` has the seconds of a worker that a request takes, by level. The work of all that wait may be `stretch`
+        times as long as at the lowest level, and at the current rate a request may take `free` seconds of the workers.
+        If that is less than the lowest level takes, the overload level is chosen if more are answered, by `misses`.
         """
         lowest = self.lowest
         most = min(COUNTED_ON * stretch * works[lowest], BUSY * free)
@@ -114,23 +114,23 @@ class Depth:
         self._may_drop -= level == self.overload
 
     def take(self, level: int) -> None:
-        """Take a level that a policy has chosen by a rule of its own, or the lowest where that may not be."""
+        """Take a level that a policy has chosen by a rule of its own, or the lowest if that is not allowed."""
         self.level = min(level, self.lowest)
         self._estimate.at_level(self.level)
 
     def own(self, surest: int) -> int:
-        """Return the level of a request that is to run at no surer one than this: the one chosen last, or a lower."""
+        """Return the level of a request that may run at no surer one than this: the one chosen last or a lower one."""
         return self._of(surest, self.lowest)
 
     def _of(self, surest: int, lowest: int) -> int:
-        """Return the level of such a request; at overload it asks for as much as at the last level but one."""
+        """Return the level of such a request; the overload level counts as the last but one."""
         level = min(self.level, lowest) if self.level == self.overload and surest > self.levels - 2 else self.level
         return max(level, min(surest, lowest))
 
     def start(self, surest: Sequence[int]) -> list[int]:
         """Return the levels of requests that start together, each to run at no surer one than its own.
 
-        They are those chosen last, or at most the target where too many would be below it.
+        They are those chosen last, but not below the target if too many would be.
         """
         most = self.levels - 1 if self._may_be_below(len(surest)) else self._target
         if self.level != self.overload or most < self.levels - 1:
@@ -150,5 +150,5 @@ class Depth:
         return self.levels == self.overload and self.lowest == self.levels - 1
 
     def _may_be_below(self, requests: int) -> bool:
-        """Return whether so many may start below the target."""
+        """Return whether `requests` requests may start below the target."""
         return self._started_below + requests <= self._below * (self._started + requests)

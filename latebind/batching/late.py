@@ -1,4 +1,4 @@
-"""`late`, the default policy, and `lazy+`, which it is where no request leaves early. Both go by deadlines and costs.
+"""`late`, the default policy, and `lazy+`, its special case without early exits. Both decide by deadlines and costs.
 
 `lazy+` is work-conserving, without a window. An idle worker starts the most urgent waiting requests, as many as clear
 the queue with the least waiting in all. At a stage boundary, new requests may start at once if by the profile the sum
@@ -28,8 +28,8 @@ from latebind.domain.costs import batch_length
 from latebind.domain.model import StageKind
 
 # In units of the batch's whole running time:
-BOUND = 1.0  # the most delay of a request by new requests that catch up with it
-BOUND_PASSING = 0.25  # the most delay by requests of another model, which never join its batch
+BOUND = 1.0  # the longest delay of a request by new requests that catch up with it
+BOUND_PASSING = 0.25  # the longest delay by requests of another model, which never join its batch
 HELD_ONCE = 0.25  # the usual delay of a request
 PATIENCE = 0.6  # after requests of another model have waited for this, no request joins the batch any more
 
@@ -45,7 +45,7 @@ class LazyPlus(Stacked):
     order = Order.DEADLINE
 
     def batch_limit(self, model: Lane) -> int:
-        """Return the largest batch that makes requests quicker, at most the configured one."""
+        """Return the largest batch that makes requests faster, at most the configured one."""
         return model.most if model.estimate.by_length else model.estimate.worth_batching(model.most)
 
     def decide(self, view: Worker, now: float) -> Decision:
@@ -77,7 +77,7 @@ class LazyPlus(Stacked):
         """Return at most `most` requests to start, `beside` the started requests of their model.
 
         If not all can be in time in one batch, these are those that fill the largest batch that can be, or a smaller
-        one nearly as quick per request, with the usual delay. The others may be in time in the next batch.
+        one nearly as fast per request, with the usual delay. The others may be in time in the next batch.
         """
         queue, whole = model.queue, model.estimate.whole
         newcomers = queue.alike(most) if model.spec.kinds else queue.first(most)
@@ -102,8 +102,8 @@ class LazyPlus(Stacked):
     def _shed(self, model: Lane, newcomers: Sequence[Request], together: int, now: float) -> Shed | None:
         """Return the requests that cannot be in time in a batch of size `together` that starts now, or None.
 
-        Only before a decoder, which is joined at any step; elsewhere such requests are passed over. Where more requests
-        wait than can start, places are for those that will be in time even with a long answer and the usual delay.
+        Only before a decoder, which is joined at any step; elsewhere such requests are passed over. If more requests
+        wait than can start, places go to those that will be in time even with a long answer and the usual delay.
         """
         if not self._config.shed or model.estimate.decoder is None:
             return None
@@ -182,8 +182,8 @@ def all_in_time(
     """Return whether all are in time if `newcomers` catch up with the newest sub-batch.
 
     If that belongs to another model, or none of them `joins` it, they run before it instead. A request that is late
-    already does not count: it would keep all others waiting for nothing. `length` tells the steps of an answer where
-    they are known, `inputs` the length of the newcomers (`length_of`).
+    already does not count: it would keep all others waiting for nothing. `length` returns the steps of an answer if
+    they are known, `inputs` is the length of the newcomers (`length_of`).
     """
 
     def longest_answer(lane: Lane, requests: Iterable[Request]) -> int | None:
@@ -237,7 +237,7 @@ def quickest(model: Lane, most: int, now: float, others: int = 0) -> int:
     """
     if most == 1:
         return most
-    if model.estimate.decoder is not None:  # it takes others in at each step: what counts is how many share one
+    if model.estimate.decoder is not None:  # others join it at each step: what counts is how many share one
         return sharing(model, 0, most)
     answered = model.estimate.answered(most)
     coming = min(model.queue.rate(now), BELIEVED * answered.most)
@@ -286,7 +286,7 @@ def gathered(model: Lane, top: SubBatch, coming: int, now: float) -> bool:
 
 
 def joining_pays(model: Lane, top: SubBatch, coming: int, inputs: int) -> bool:
-    """Return whether the sum of latencies falls if so many new requests catch up with a batch before a decoder.
+    """Return whether the sum of latencies falls if `coming` new requests catch up with a batch before a decoder.
 
     `inputs` is their length (`length_of`).
     """
@@ -300,13 +300,13 @@ def joining_pays(model: Lane, top: SubBatch, coming: int, inputs: int) -> bool:
 
 
 def passing_pays(own: Lane, top: SubBatch, coming: int, delay: float) -> bool:
-    """Return whether it falls if requests of another model, which take `delay`, go first: shorter work first."""
+    """Return whether that sum falls if requests of another model, which take `delay`, go first: shorter work first."""
     rest = own.estimate.rest(len(top.members), top.stage, top.done, top.length, own.estimate.mean_outputs)
     return len(top.members) * delay < coming * rest
 
 
 def length_of(requests: Sequence[Request], model: Lane) -> int:
-    """Return the length by which a batch of these takes its time, or the steps of the longest input."""
+    """Return the length that the time of a batch of these depends on, or the steps of the longest input."""
     return batch_length([request.inputs for request in requests], model.spec.packs)
 
 
@@ -332,9 +332,9 @@ class Late(LazyPlus):
         return BatchTable()
 
     def _share(self, view: Worker, model: Lane) -> int:
-        """Return how many requests a worker may start: where others are idle too, its share of the waiting ones.
+        """Return how many requests a worker may start: if others are idle too, its share of the waiting ones.
 
-        It is 0 where a smaller worker that is idle fits better.
+        It is 0 if a smaller idle worker fits better.
         """
         most = super()._share(view, model)
         if len(view.workers) < 2 or view.entries:
@@ -390,7 +390,7 @@ class Late(LazyPlus):
         return decision or Wait()
 
     def _quickest_start(self, view: Worker, waiting: int, now: float) -> tuple[float, Decision | None]:
-        """Return which new requests would give the most answers a second, and how many that are."""
+        """Return the most answers a second that new requests would give, and the decision to start those."""
         best, found, sheds = -inf, None, self._config.shed
         begun = Begun.of(view, now) if sheds else NOTHING
         for model in view.models.waiting:
@@ -411,7 +411,7 @@ class Late(LazyPlus):
         return best, found
 
     def _by_length(self, view: Worker, now: float) -> Decision:
-        """Decide where requests of some model differ in length: the same, with what the length of a batch costs.
+        """Decide if requests of some model differ in length: as `_by_rate`, but by the cost of each batch's length.
 
         The batch with the most answers a second runs, unless others would be late behind it.
         """
@@ -437,7 +437,7 @@ class Late(LazyPlus):
             return late_alone(pools, now) or Wait()
         for place, pool in enumerate(pools):
             if place < len(view.entries) and may_be_dropped(pool.lane, view.entries[place]):
-                continue  # whoever may be dropped takes no time from others
+                continue  # what may be dropped takes no time from others
             urgent = pool.saved(chosen, place == runs, now)
             saved = None if urgent is None else begun.leave_of(pool, urgent, now)
             if saved is not None:
@@ -450,12 +450,12 @@ class Late(LazyPlus):
 
 
 class Begun:
-    """What a worker has started of models with levels: all of it ends in `rests` seconds if nobody leaves early.
+    """What a worker has started of models with levels: all of it ends in `rests` seconds if no request leaves early.
 
-    `spare` are the seconds that may go by before that, with nobody late. What calibration has shown of a level holds
-    for those that start at it. Who has started and is dropped would have run on, because it is hard, and so would have
-    been right: of those that are answered, more are wrong. So requests are dropped before they start, but for those at
-    the overload level (`Depth`), which do not count here.
+    `spare` are the seconds that may pass before that without making any late. What calibration has shown of a level
+    holds for all requests that start at it. A request that has started and is dropped is a hard one, which would have
+    run to the end and so been right: of those that are answered, more are wrong. So requests are dropped before they
+    start, except those at the overload level (`Depth`), which do not count here.
     """
 
     def __init__(self, rests: float, spare: float) -> None:
@@ -479,7 +479,7 @@ class Begun:
         """Return how many new requests may start, at most `most`, and when they end.
 
         With levels, at the end of the network, behind what has started, with as many in each stage as are expected to
-        reach it; if there had to be time for all, 6 % fewer would be answered at twice the capacity. Where they may be
+        reach it; if there had to be time for all, 6 % fewer would be answered at twice the capacity. If they may be
         dropped, at the first exit.
         """
         levels, prospects, due_last = model.keeps, model.estimate.prospects, model.queue.due_last
@@ -494,7 +494,7 @@ class Begun:
         return count, end(count) if count else inf
 
     def leave_of(self, pool: Pool, picked: Picked, now: float) -> Picked | None:
-        """Return those of a batch that may start, where requests differ in length."""
+        """Return those of a batch that may start, if requests differ in length."""
         lane = pool.lane
         keep = lane.keeps
         if pool.stage or (not keep and self.spare == inf):
@@ -522,7 +522,7 @@ def may_be_dropped(lane: Lane, entry: SubBatch) -> bool:
 
 
 def late_alone(pools: Sequence[Pool], now: float) -> Shed | None:
-    """Return who waits and would be late even alone, where nothing has started."""
+    """Return the decision to shed requests that wait and would be late even alone, if there are any."""
     for pool in pools:
         lost = pool.late_alone(now)
         if lost:
@@ -558,7 +558,7 @@ def together(model: Lane, stage: int, count: int, waiting: int, most: int, now: 
     rho(b) = r (1 / m + S (T(b) / b - min T(b) / b)). So the result is the b for which T(b) / b ((n + b) / 2 + others) /
     (1 - rho(b)) is least; where rho is never below 1, the b with nearly the least T(b) / b.
 
-    r is not bounded as in `quickest`. With a bound of 0.94 m, batches stay small where more come than can be answered,
+    r is not bounded as in `quickest`. With a bound of 0.94 m, batches stay small when more come than can be answered,
     and ResNet-56 has 2 to 4 % fewer in time within twice what a request takes alone.
     """
     limit = min(most, count)
@@ -568,8 +568,8 @@ def together(model: Lane, stage: int, count: int, waiting: int, most: int, now: 
     shares = estimate.shares(stage, limit, most)
     busy, share = coming / shares.answered, coming * estimate.alive[stage]
     least, best = inf, shares.enough
-    for size, cost, dearer in shares.by_size:
-        free = 1.0 - busy - share * dearer
+    for size, cost, extra in shares.by_size:
+        free = 1.0 - busy - share * extra
         if free > 0.0:
             score = cost * (0.5 * (count + size) + others)
             if score < least * free:

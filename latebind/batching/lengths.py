@@ -1,13 +1,13 @@
 """Which requests of different lengths run together: those of models with named dimensions. Pure.
 
-A batch takes T(b, l) for b rows that are padded to the longest, of length l; where rows are packed, l is their mean.
-Over requests sorted by length, a padded batch that is contiguous is never worse: for the same number of rows and the
-same longest one, it takes as long whichever shorter rows it has. Who goes first is decided as on a machine that runs
-one job after another: the shortest first, which makes the sum of all latencies least, until somebody would be late for
-it who need not be.
+A batch takes T(b, l) for b rows that are padded to the longest, of length l; if rows are packed, l is their mean. Over
+requests sorted by length, a contiguous padded batch is never worse: for the same number of rows and the same longest
+one, it takes the same time with any shorter rows. Which goes first is decided as on a machine that runs one job after
+another: the shortest first, which minimizes the sum of all latencies, until that would make a request late that can be
+in time.
 
 What else was tried, simulated on costs of MiniLM and lengths of CLINC150 and of a long tail: an urgent one first
-without asking whether there is time for it beside all that is shorter has 7 to 14 % fewer answers in time at 140 % of
+without checking whether there is time for it beside all that is shorter has 7 to 14 % fewer answers in time at 140 % of
 the capacity; never an urgent one first, 1 % fewer at half of it.
 """
 
@@ -19,8 +19,8 @@ from latebind.batching.requests import LAST, Group, Groups, Lane, Request, Turn
 from latebind.batching.workers import SubBatch, Worker
 from latebind.domain.costs import batch_length, length_class
 
-BELIEVED = 0.9  # share of its time that a worker is believed to be busy at most
-MORE = 4.0  # times those that are known are delayed by lost time; 1 has 0.8 % fewer in time at half the capacity
+BELIEVED = 0.9  # the largest share of its time that a worker is assumed to be busy
+MORE = 4.0  # times as many as are known are delayed by lost time; 1 has 0.8 % fewer in time at half the capacity
 LOOK = 8  # requests are looked at, in the order of their turns, for one that would be late
 FAILED = 3  # sizes that do not pay, one after another, until no larger one is tried
 SHORTEST = 16  # groups, of which only one can run, are compared
@@ -31,7 +31,7 @@ FREE = 0.8  # of the time until deadlines, taken by what is shorter: beyond, the
 class Picked(NamedTuple):
     """Requests that run together: their `turns`, `length` (`batch_length`) and the `seconds` until one may leave.
 
-    All are in time that start by `latest`.
+    All are in time if they start by `latest`.
     """
 
     turns: Sequence[Turn]
@@ -85,9 +85,9 @@ class Pool:
         return cls(lane, entry.stage, entry.members, groups, turns, most, _delayed(view, lane, now))
 
     def shortest(self, now: float) -> Picked:
-        """Return the batch that goes first where all are in time.
+        """Return the batch that goes first if all are in time.
 
-        Where only equal sizes share a batch, it is that of the group with the most answers a second.
+        If only equal sizes share a batch, it is that of the group with the most answers a second.
         """
         groups = self._groups.ascending
         if not self.lane.spec.one_size:
@@ -105,10 +105,10 @@ class Pool:
         return tuple([one.id for one in self._requests.values() if one.deadline < now + whole(1, one.length)])
 
     def saved(self, picked: Picked, own: bool, now: float) -> Picked | None:
-        """Return the batch that has to run before another that was picked, if one has to and that stays in time.
+        """Return the batch that has to run before the one `picked`, if one has to and the picked one stays in time.
 
-        `own` says whether that one was picked here. Nobody is saved for whom as many shorter ones would be lost, unless
-        it has a priority, or has been passed over for too long.
+        `own` is whether that was picked here. No request is saved at the cost of as many shorter ones, unless it has a
+        priority, or has been passed over for too long.
         """
         latest, number, due = self._urgent(picked.turns if own else (), now)
         if latest >= now + picked.seconds:
@@ -125,7 +125,7 @@ class Pool:
         return found if prior or now + found.seconds <= picked.latest else None
 
     def _urgent(self, chosen: Sequence[Turn], now: float) -> tuple[float, int, bool]:
-        """Return until when something else may run, who has to run then, and whether for a deadline.
+        """Return until when something else may run, which request has to run then, and whether for a deadline.
 
         That is the latest time at which all still are in time, run one after another by their turns, or the first at
         which one has been passed over for too long. Those that are `chosen` do not count.
@@ -163,11 +163,11 @@ class Pool:
         return lane.expected(now) * coming <= left
 
     def _grown(self, groups: Sequence[Group], now: float, first: Sequence[Turn] = (), length: int = 0) -> Picked:
-        """Return the first ones of `groups`, behind those that are `first` with this length, as many as pay.
+        """Return the first ones of `groups`, after those that are `first` with this length, as many as pay.
 
         Those that join delay the others of the batch, and by running with them save a batch of their own, which would
-        delay all that are not in this one. Where some would be late in it, the size with the most answers in time a
-        second is taken, without those that are late.
+        delay all that are not in this one. If some would be late in it, the size with the most answers in time a second
+        is taken, without those that are late.
         """
         seconds_of, delayed, failed = self._seconds, self._delayed, 0
         size, least, grown, packs = 0, 0.0, list[tuple[int, int, float]](), self.lane.spec.packs
@@ -191,11 +191,11 @@ class Pool:
     def _in_time(
         self, turns: Sequence[Turn], grown: Sequence[tuple[int, int, float]], now: float, *, with_first: bool
     ) -> Picked:
-        """Return the size, of those that have `grown`, and who of the first are in time in it: the most a second.
+        """Return the batch, of the sizes in `grown`, with the most requests in time a second, without the late ones.
 
-        Only such count where the very first one is in time, if it is to be there.
+        With `with_first`, only sizes in which the very first one is in time count.
         """
-        best, found, place = 0.0, None, 0 if with_first else -1  # of the longest, for groups ascend in length
+        best, found, place = 0.0, None, 0 if with_first else -1  # of the longest, because groups ascend in length
         requests, packs = self._requests, self.lane.spec.packs
         every = [due for _, due, _ in turns]
         for rows, length, seconds in reversed(grown):
@@ -248,7 +248,7 @@ def _sizes(groups: Sequence[Group], most: int, rows: int, length: int) -> Iterat
 
 
 def _delayed(view: Worker, lane: Lane, now: float) -> float:
-    """Return how many requests each second delays in which nothing gets done: those that are here, and that come.
+    """Return how many requests are delayed by a second in which nothing gets done: those here, and those to come.
 
     Behind W seconds of work, with a share rho of its time for those that come at a rate r, a worker is busy for
     W / (1 - rho) more.

@@ -29,8 +29,8 @@ POLICIES = {
 class BatchPolicy(Protocol):
     """Decides which requests run together. A policy is a pure function of the view and the time.
 
-    `order` says which model and which of its requests is served next; admission goes by it too.
-    Where it `counts_exits`, the admission of requests counts on learned caches.
+    `order` says which model and which of its requests is served next; admission follows it too.
+    If it `counts_exits`, the admission of requests counts on learned caches.
     """
 
     order: Order
@@ -45,11 +45,11 @@ class BatchPolicy(Protocol):
     def choose_level(self, model: Lane, now: float) -> None:
         """Choose at which level of its operating curve requests of `model` start at time `now`.
 
-        It is asked before `decide`, where the policy `counts_exits` and the model has such a curve.
+        It is called before `decide`, if the policy `counts_exits` and the model has such a curve.
         """
 
     def decide(self, view: Worker, now: float) -> Decision:
-        """Return what a worker does next that is free, or at a stage boundary, at time `now`.
+        """Return what a worker that is free, or at a stage boundary, does next at time `now`.
 
         At least one request waits, or the table has started something.
         """
@@ -84,7 +84,7 @@ class Stacked:
         return Stack()
 
     def choose_level(self, model: Lane, now: float) -> None:
-        """Choose the surest level that leaves all who wait in time (`batching.depth`)."""
+        """Choose the surest level at which all that wait are in time (`batching.depth`)."""
         model.choose_level(now)
 
 

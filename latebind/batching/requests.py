@@ -1,7 +1,7 @@
 """Requests that wait: those of each model, and the work of all in the order of service.
 
-Requests of priority 1, 2, ... go first in this order; those of priority 0, which named none, go last. Only queues know
-of priorities: policies take the requests that these return. Without priorities, nothing has to be sorted. Pure.
+Requests of priority 1, 2, ... go first in this order; those of priority 0, the default, go last. Only queues know of
+priorities: policies take the requests that these return. Without priorities, nothing has to be sorted. Pure.
 """
 
 from bisect import bisect_left, insort
@@ -21,9 +21,9 @@ from latebind.domain.query import level_name
 
 LAST = 256  # the rank of requests without a priority
 NEWEST = 0.05  # weight of the newest gap between arrivals, or of the newest input's length, in their mean
-NEW_GAP = 0.01  # of the newest gap in the mean by which a level is chosen: whoever goes by twenty gaps goes to and fro
-LATEST_LENGTHS = 512  # requests, of which half are counted less each time so many have come
-RARELY = 0.01  # requests of a length that are forgotten
+NEW_GAP = 0.01  # of the newest gap in the mean by which a level is chosen: by twenty gaps, levels would oscillate
+LATEST_LENGTHS = 512  # requests, after which the counts of lengths are halved
+RARELY = 0.01  # requests: a length with a count up to this is forgotten
 AMONG = 2  # requests of similar length are chosen among this many times the wanted number
 
 
@@ -34,11 +34,11 @@ Turn = tuple[int, float, int]
 class Request:
     """One request. Times are in seconds. Not a dataclass, because mypyc compiles their constructors badly.
 
-    `inputs` is the number of steps of its input, or the length of a row of a model with named dimensions, where `sizes`
-    are equal of rows of equal sizes. `steps` is the number of decoder steps that have run. Among requests that wait for
-    its model, `priority` 1 goes first and 0 last. `slack` is the estimate made when it arrived. It waits
-    until it has `started`; if its client has `left` meanwhile, it ends at the next stage boundary. Other requests that
-    were let past it have delayed it `preempted` times, by `delayed` seconds in all.
+    `inputs` is the number of steps of its input, or the length of a row of a model with named dimensions; then `sizes`
+    are equal for rows of equal sizes. `steps` is the number of decoder steps that have run. Among requests that wait
+    for its model, `priority` 1 goes first and 0 last. `slack` is the estimate made when it arrived. It waits until it
+    has `started`; if its client has `left` meanwhile, it ends at the next stage boundary. Other requests that were let
+    past it have delayed it `preempted` times, by `delayed` seconds in all.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Order(Enum):
 
 
 class Group:
-    """Requests of about one length, or of equal sizes where only such share a batch.
+    """Requests of about one length, or of equal sizes if only such share a batch.
 
     `turns` ascend; `length` is the longest that a request in it may have.
     """
@@ -125,7 +125,7 @@ class Groups:
         return groups
 
     def of(self, request: Request) -> Group:
-        """Return the group of a request, a new one where there is none."""
+        """Return the group of a request, a new one if there is none."""
         key = request.sizes if self._one_size else request.length
         group = self._by_key.get(key)
         if group is None:
@@ -145,8 +145,8 @@ class Groups:
 class Queue(dict[int, Request]):
     """Waiting requests by number; iteration is in the order of arrival. Policies only read.
 
-    Those of a model with named dimensions are in `groups` too, unless they repeat steps (`alike`). Where a batch must
-    be of `one_size`, what `first` returns is.
+    Those of a model with named dimensions are in `groups` too, unless they repeat steps (`alike`). If a batch must have
+    one size, `first` returns only requests of one.
     """
 
     def __init__(self, order: Order, spec: ModelSpec | None = None) -> None:
@@ -202,7 +202,7 @@ class Queue(dict[int, Request]):
         """Return the most urgent request, and with it those of the next ones whose inputs are about as long.
 
         They need the least padding. `count` are taken from the `AMONG * count` most urgent; requests that are left out
-        are more urgent the next time. Where a request has a priority, lengths do not count.
+        are more urgent the next time. If a request has a priority, lengths do not count.
         """
         if len(self) <= count or count < 2 or self._turns[0][0] < LAST:
             return self.first(count)
@@ -222,7 +222,7 @@ class Queue(dict[int, Request]):
     def rate(self, now: float) -> float:
         """Return the recent arrivals per second, and no more than if the next request arrived now.
 
-        A pause alone says little: where many requests were answered together, many arrive together.
+        A pause alone says little: after many requests were answered together, many arrive together.
         """
         gap = self._gap
         if gap < now - self._last < inf:
@@ -273,7 +273,7 @@ class Backlog:
         self._turns: list[Turn] = []  # ascending; the other lists are in the same order
         self._works: list[float] = []
         self._latest: list[float] = []  # when each may start at the latest to be in time
-        self._stretched = nan, inf  # a time, and what `stretch` says of it while nothing changes
+        self._stretched = nan, inf  # a time, and what `stretch` returns for it while nothing changes
 
     @property
     def seconds(self) -> float:
@@ -303,14 +303,14 @@ class Backlog:
     def spare(self, turn: Turn, work: float, now: float) -> float:
         """Return the slack of the first request that would be late behind `work` more seconds at this turn; below 0.
 
-        It is infinite where no request is made late. One that is late already does not count: what it waits for
-        would otherwise be refused for nothing.
+        It is infinite if no request is made late. One that is late already does not count: others would be refused for
+        nothing.
         """
         first = bisect_left(self._turns, turn)
         if first == len(self._turns):
             return inf
         least, behind = now + work / self.at_once, self._latest[first:]
-        if min(behind) - sum(self._works) / self.at_once >= least:  # so mostly, in a fifth of the time
+        if min(behind) - sum(self._works) / self.at_once >= least:  # the usual case, in a fifth of the time
             return inf
         start = sum(self._works[:first])
         for seconds, latest in zip(self._works[first:], behind, strict=True):
@@ -323,7 +323,7 @@ class Backlog:
     def stretch(self, now: float) -> float:
         """Return how many times as long all work may take for all to be in time; those that are late do not count.
 
-        Of many that wait a few are asked, the fewer the further back, and the last one.
+        If many wait, only some are checked, the fewer the further back, and the last one.
         """
         if self._stretched[0] == now:
             return self._stretched[1]
@@ -340,7 +340,7 @@ class Backlog:
         return self._stretched[1]
 
     def check(self, turns: Iterable[Turn]) -> None:
-        """Raise `AssertionError` where an invariant does not hold; `turns` are those of all requests that may start."""
+        """Raise `AssertionError` if an invariant does not hold; `turns` are those of all requests that may start."""
         assert self._turns == sorted(turns), "the waiting work is out of order"
         assert len(self._turns) == len(self._works) == len(self._latest), "the waiting work is incomplete"
 
@@ -362,17 +362,17 @@ class Models:
         self.decode = False  # whether any model has a decoder
         self.exit = False  # whether any model has requests that leave early
         self.lengths = False  # whether requests of any model differ in length
-        self._demand = nan, 0.0  # a time, and what `demand` says of it
+        self._demand = nan, 0.0  # a time, and what `demand` returns for it
 
     def demand(self, now: float) -> float:
-        """Return how many workers the requests of all models take, as they come; kept while the time is the same."""
+        """Return how many workers the requests of all models keep busy at their rates; cached for the same time."""
         if self._demand[0] != now:
             lanes = self.by_name.values()
             self._demand = now, sum([lane.queue.usual_rate(now) * lane.seconds_per_request for lane in lanes])
         return self._demand[1]
 
     def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
+        """Raise `AssertionError` if an invariant does not hold."""
         assert self.waiting == [one for one in self.by_name.values() if one.queue], "the models with requests are off"
         assert self.requests == sum([len(model.queue) for model in self.waiting]), "the count of requests is off"
         self.backlog.check([request.turn for model in self.waiting for request in model.queue.values()])
@@ -392,7 +392,7 @@ class Lane:
         self.estimate = Estimate(served.spec, served.costs)
         self.depth: Depth | None = None
         self.overload = served.costs.overload
-        # Of its operating curve, without that for overload; 0: it has none.
+        # Of its operating curve, without the one for overload; 0: it has none.
         self.levels = len(served.costs.levels) - (self.overload is not None)
         if counts_exits and self.levels:
             dropped = 0.0 if self.overload is None else self.overload.dropped
@@ -403,7 +403,7 @@ class Lane:
         self.max_queued = served.max_queued
         self.open = True
         self.seconds_per_request = 0.0  # average work of a worker, in batches that the policy forms
-        self.changes = -1  # `Estimate.changes` when that was computed
+        self.changes = -1  # `Estimate.changes` when `seconds_per_request` was computed
         self.fidelities = tuple([level.fidelity for level in served.costs.levels[: self.levels]])
         self._level_names = [level_name(self.name, level) for level in range(self.levels)]
         self._works: list[float] = []  # by level of the operating curve
@@ -416,7 +416,7 @@ class Lane:
         self.allowed = inf  # usual seconds from arrival to deadline, exponentially weighted
         self._counts_exits = counts_exits and self.estimate.exits
         self.refused_since = inf  # when a request was first refused for the estimate, if none was accepted since
-        self.doubted_at = inf  # when the estimate was last doubted, or that was
+        self.doubted_at = inf  # when the estimate was last doubted, or that refusal
         self._models = models
         self.place = len(models.by_name)
         models.by_name[self.name] = self
@@ -505,7 +505,7 @@ class Lane:
     # How sure its learned caches must be ------------------------------------------------------------------------------
 
     def choose_level(self, now: float) -> None:
-        """Choose the level of its operating curve for requests that start now; figures are for it until told else."""
+        """Choose the level of its operating curve for requests that start now; figures are for it from now on."""
         assert self.depth is not None, "the model has no operating curve"
         models, rate, others = self._models, self.queue.usual_rate(now), 0.0
         if len(models.by_name) > 1:
@@ -514,12 +514,12 @@ class Lane:
         self.depth.choose(self._level_works, models.backlog.stretch(now), free, self._misses)
 
     def estimate_lowest(self) -> None:
-        """Let figures be for the lowest level again: who could be in time at it is not refused."""
+        """Set figures to the lowest level again: requests that could be in time at it are not refused."""
         if self.depth is not None:
             self.depth.estimate_lowest()
 
     def start(self, requests: Sequence[Request], now: float) -> None:
-        """Have these requests start: each at the level that was chosen, or at a lower one of its own."""
+        """Start these requests, each at the level that was chosen, or at a lower one of its own."""
         for request in requests:
             request.started = now
         if self.depth is not None:
@@ -531,7 +531,7 @@ class Lane:
 
     @property
     def keeps(self) -> bool:
-        """Whether requests may only start where they are to be answered, at the level that was chosen last."""
+        """Whether requests that start at the level chosen last must be in time to be answered."""
         return self.depth is not None and not self.depth.may_drop
 
     def drop(self, level: int) -> None:
@@ -540,7 +540,7 @@ class Lane:
             self.depth.drop(level)
 
     def observe_exits(self, stage: int, reached: Iterable[Request], left: Iterable[Request]) -> None:
-        """Note who of those that ran a stage was answered by the learned cache behind it (`Estimate.observe_exits`)."""
+        """Note which requests that ran a stage the learned cache behind it has answered (`Estimate.observe_exits`)."""
         there, gone = Counter([one.level for one in reached]), Counter([one.level for one in left])
         for level in {*there, *gone}:
             known = self.estimate.level if level == NO_LEVEL else level
@@ -548,7 +548,7 @@ class Lane:
 
     @property
     def _level_works(self) -> list[float]:
-        """The seconds that a usual request takes of a worker, by level; kept while costs and lengths are alike."""
+        """The seconds of a worker that a usual request takes, by level; cached while costs and lengths stay alike."""
         usual, within, estimate = self.usual, self._within, self.estimate
         of = self.changes, usual, within
         if self._works_of != of:
@@ -576,20 +576,20 @@ class Lane:
         else:
             inputs = 1 if self.estimate.decoder is None else round(self._inputs)
             seconds = self.estimate.whole(limit, inputs, self.estimate.mean_outputs) / limit
-        self.seconds_per_request = seconds  # of those that come; those that wait are as they were, for they start soon
+        self.seconds_per_request = seconds  # of new requests; those that wait keep theirs, because they start soon
 
     def classed(self, inputs: int) -> int:
-        """Return the length class of such an input, or its number of steps where these count."""
+        """Return the length class of such an input, or its number of steps if these count."""
         return length_class(inputs) if self.estimate.by_length else inputs
 
     @property
     def usual(self) -> int:
-        """The length class of a usual request, 1 where lengths do not count."""
+        """The length class of a usual request, 1 if lengths do not count."""
         return self.classed(max(1, round(self._inputs))) if self.estimate.by_length else 1
 
     @property
     def _within(self) -> float:
-        """The seconds that a batch may take where its requests wait for another of them, rounded to powers of 2."""
+        """The seconds that a batch may take if its requests first wait for another one, rounded to powers of 2."""
         return inf if self.allowed == inf else ldexp(0.5, frexp(self.allowed)[1])
 
     def work(self, inputs: int) -> float:
@@ -625,7 +625,7 @@ class Lane:
         return Outlook(wait, ends, chances, self.keeps)
 
     def outlooks(self, wait: float, now: float) -> dict[str, Outlook]:
-        """Return the same by the name of the model, and of each level: of the load's choice where that is lower."""
+        """Return outlooks by the name of the model and of each level: at the load's choice if that is lower."""
         if self.depth is None:
             return {self.name: self.outlook(wait)}
         self.choose_level(now)

@@ -1,4 +1,4 @@
-"""Workers as the scheduler has them: what each has started, in its batch table (LazyBatching, section IV-B). Pure."""
+"""Workers as the scheduler sees them: what each has started, in its batch table (LazyBatching, section IV-B). Pure."""
 
 import sys
 from collections import Counter
@@ -44,7 +44,7 @@ class SubBatch:
 
     @property
     def done(self) -> int:
-        """The fewest steps of the stage that any member has behind it."""
+        """The fewest steps of the stage that any member has completed."""
         if not self.spec.kinds:
             return self.step
         return min([request.steps for request in self.members.values()]) or self.step
@@ -58,7 +58,7 @@ class SubBatch:
 
     @property
     def length(self) -> int:
-        """The length that its runs take their time by (`batch_length`), or the steps of the longest input."""
+        """The length that the time of its runs depends on (`batch_length`), or the steps of the longest input."""
         if not self.spec.packs:
             return self.inputs
         if self._length[0] != len(self.members):
@@ -69,7 +69,7 @@ class SubBatch:
     def rows(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """Return ids, slots and levels of the members; cached while their number is the same.
 
-        There are no levels where the model has no operating curve.
+        There are no levels if the model has no operating curve.
         """
         if len(self._rows[0]) != len(self.members):
             members = self.members.values()
@@ -130,7 +130,7 @@ class SubBatch:
         return self.step == other.step or self.kind is StageKind.DECODER
 
     def takes(self, request: Request) -> bool:
-        """Return whether it may run in one batch with a request of its model."""
+        """Return whether a request of its model may run in one batch with it."""
         return not self.spec.one_size or next(iter(self.members.values())).sizes == request.sizes
 
     def absorb(self, other: "SubBatch") -> None:
@@ -142,7 +142,7 @@ class SubBatch:
 
 
 def joined_length(batch: SubBatch, rows: int, length: int) -> int:
-    """Return the length of a sub-batch that so many rows join, themselves a batch of this length."""
+    """Return the length of a sub-batch once `rows` rows join, themselves a batch of this length."""
     if not batch.spec.packs:
         return max(batch.length, length)
     members = len(batch.members)
@@ -168,7 +168,7 @@ class BatchTable:
 
     @property
     def only_choice(self) -> SubBatch | None:
-        """The sub-batch to run next if no request waits to start; None where there is a choice.
+        """The sub-batch to run next if no request waits to start; None if there is a choice.
 
         It is the one that was chosen before, a request alone, or the only sub-batch if it is at a decoder's step. No
         other would be chosen now: behind a stage without a lookup no member has left, so its expected answers a second
@@ -228,12 +228,12 @@ class BatchTable:
     def merges_with(self, moved: SubBatch, other: SubBatch) -> bool:
         """Return whether two that could merge do.
 
-        Where requests leave early they do, for they need not go on together; else where that costs less time.
+        If requests leave early they do, because they need not go on together; else if that costs less time.
         """
         return self.models is None or self.models.exit or self.merging_pays(moved, other)
 
     def merging_pays(self, moved: SubBatch, other: SubBatch) -> bool:
-        """Return whether less time is lost than if `other` goes on behind the one that has moved, each as it is."""
+        """Return whether less time is lost than if `other` goes on behind the one that has moved, each on its own."""
         lane = None if self.models is None else self.models.by_name[moved.spec.name]
         if lane is None or not lane.estimate.by_length:
             return True
@@ -259,7 +259,7 @@ class BatchTable:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Stack(BatchTable):
-    """The table of policies for which the top always goes on, as a whole: nobody is asked while no request waits."""
+    """The table of policies for which the top always goes on, as a whole: none is asked while no request waits."""
 
     @property
     def only_choice(self) -> SubBatch | None:
@@ -321,11 +321,11 @@ class Worker:
 
     @property
     def rests(self) -> bool:
-        """Whether it is idle though it could go on."""
+        """Whether it is idle although it could go on."""
         return self.running is None and bool(self.table.entries)
 
     def halve(self, batch: SubBatch) -> None:
-        """Set half of a sub-batch that raised aside, to be run once the other half has."""
+        """Set half of a sub-batch that raised aside, to run after the other half."""
         members = tuple(batch.members)
         half = batch.split(members[(len(members) + 1) // 2 :])
         self.aside.append(half)
@@ -334,7 +334,7 @@ class Worker:
     def next_half(self) -> SubBatch | None:
         """Return the next half to run, which is in the table now; None if there is none.
 
-        It joins nobody before it has run: others at its stage are not to run with what may raise again.
+        It joins no others before it has run, because it may raise again.
         """
         while self.halves:
             half = self.halves.pop()

@@ -8,5 +8,5 @@ from collections.abc import Callable
 from latebind.queries.expected import Expected
 from latebind.queries.planners import Equal, Planner, Proportional
 
-# Each query has one of its own.
+# Each query has its own.
 PLANNERS: dict[str, Callable[[], Planner]] = {"equal": Equal, "proportional": Proportional, "expected": Expected}

@@ -150,7 +150,7 @@ class Expected:
 
 
 def alike(known: Outlook, seen: Outlook, wait: float) -> bool:
-    """Return whether plans made with an outlook may be used for a model now `seen` with this, after such a wait."""
+    """Return whether plans made with the `known` outlook hold for a model now `seen` with this, at this `wait`."""
     least = NOTABLE * (known.wait + known.ends[-1])
     if abs(known.wait - wait) > least:
         return False
@@ -237,7 +237,7 @@ class Graph:
     ) -> Iterator[Outcome]:
         """Yield the ways in which the query may go on when `node` has ended, as far as `node` decides that.
 
-        `ended`: nodes that have been left out because of that, of which the same is asked.
+        `ended` are nodes that were left out because of that; the same is then computed for them.
         """
         nodes, ended = self.query.nodes, ended or frozenset((node,))
         due = [
@@ -268,7 +268,7 @@ class Graph:
 class Prospect:
     """With `at[i]` to `at[i + 1]` seconds left, the rest is right and in time with probability `right[i]`.
 
-    `at` ascends from 0; with less time than that nothing runs any more, and the probability is 0.
+    `at` ascends from 0; with less time than that nothing runs any more: the probability is 0.
     """
 
     at: tuple[float, ...]
@@ -280,7 +280,7 @@ class Prospect:
         return next((at for at, right in zip(self.at, self.right, strict=True) if right > 0.0), inf)
 
     def place(self, left: float) -> int:
-        """Return the index of the step that contains so many seconds, -1 if that is too late."""
+        """Return the index of the step that contains `left` seconds, -1 if that is too late."""
         return bisect_right(self.at, left + ROUNDING) - 1
 
     def along(self, at: Sequence[float]) -> list[float]:

@@ -15,7 +15,7 @@ from latebind.queries.planners import Branches, Choice, PlanView
 from latebind.scheduler import Scheduler
 
 NEWEST = 0.05  # the weight of the newest time between two steps in their mean
-PAUSE = 3.0  # a time counts as at most so many times the mean: the machine is sometimes busy with other things
+PAUSE = 3.0  # a time counts as at most this many times the mean: the machine is sometimes busy with other things
 
 
 class ServedQuery:
@@ -47,27 +47,26 @@ class ServedQuery:
         self._always_after = [steps_that_run(query.nodes, _all_behind(query, number)) for number in every]
         self._stale = True
         self._outlooks: Mapping[str, Outlook] = {}
-        self._of_step: Callable[[str], Outlook] = (
-            self._outlooks.__getitem__
-        )  # of a step, which waits for its inputs too
+        # The outlook of a step, which waits for its inputs too.
+        self._of_step: Callable[[str], Outlook] = self._outlooks.__getitem__
 
     def pick(self, node: int, opened: frozenset[int], left: float, now: float) -> Choice:
-        """Have the planner pick a model for a node with `left` seconds left, less the time between steps."""
+        """Let the planner pick a model for a node with `left` seconds left, less the time between steps."""
         self._at(now)
         view = PlanView(self._planned, opened, left - self._overhead, self._of_step, self.branches)
         return self._planner.pick(view, node)
 
     def is_late(self, seconds: float, now: float) -> bool:
-        """Return whether a query with so many seconds would be late even with all models in memory."""
+        """Return whether a query with so many `seconds` left would be late even with all models in memory."""
         outlooks = self._scheduler.outlooks(self._names, now, loaded=True)
         return seconds < least_seconds(self.query.nodes, self._always, outlooks)
 
     def least(self, now: float) -> float:
-        """Return the least number of seconds that the query takes now: with less, no request is in time."""
+        """Return the fewest seconds that the query takes now: with less, no request is in time."""
         return least_seconds(self.query.nodes, self._always, self._at(now))
 
     def least_after(self, node: int, now: float) -> float:
-        """Return the least seconds that the nodes behind a node take, whose waits are not known in advance."""
+        """Return the fewest seconds that the nodes after a node take, whose waits are not known in advance."""
         return least_seconds(self.query.nodes, self._always_after[node], self._at(now), waiting=False)
 
     def took_between_steps(self, seconds: float) -> None:
@@ -84,8 +83,8 @@ class ServedQuery:
     def _at(self, now: float) -> Mapping[str, Outlook]:
         """Return the outlooks of requests that arrive at `now`, and keep `_of_step` up to date.
 
-        That is the same function while it returns the same: a planner then need not see whether its plans still hold,
-        which takes a seventh of all that a query of two steps takes here.
+        That stays the same function while it returns the same: then a planner need not check whether its plans still
+        hold, which takes a seventh of the time of a query of two steps here.
         """
         if self._stale:
             self._stale = False
@@ -100,11 +99,11 @@ class ServedQuery:
 
 
 def options_of(node: Node, curve: Callable[[str], Sequence[float]]) -> list[Option]:
-    """Return what may answer a node: each of its models, at each level of its `curve` where it has one.
+    """Return what may answer a node: each of its models, at each level of its `curve` if it has one.
 
-    An answer that is not the whole network's counts as wrong, so a level is right as often as it promises of what that
-    gets right. After other nodes only the load chooses the level: how much time is left there shows whether those
-    were left early, so which level a row ran at would go by how hard it is, and the level would not keep its promise.
+    An answer that is not the whole network's counts as wrong, so the accuracy of a level is the network's times the
+    promised fidelity. After other nodes only the load chooses the level: the time left there shows whether those were
+    left early, so the level of a row would depend on how hard it is, and would not keep its promise.
     """
     found = []
     for place, (model, accuracy) in enumerate(zip(node.models, node.accuracies, strict=True)):
@@ -117,7 +116,7 @@ def options_of(node: Node, curve: Callable[[str], Sequence[float]]) -> list[Opti
 
 
 def with_options(node: Node, options: Sequence[Option]) -> Node:
-    """Return the node as planners see it, with an option in the place of each model."""
+    """Return the node as planners see it, with options in place of its models."""
     names, accuracies = [one.name for one in options], [one.accuracy for one in options]
     return replace(node, models=tuple(names), accuracies=tuple(accuracies))
 
@@ -133,7 +132,7 @@ class Phase(IntEnum):
     LEFT_OUT = auto()
 
 
-WAITING, JUDGED, MAPPED, RUNNING, ENDED, LEFT_OUT = Phase  # to look a member up in its class takes ten times as long
+WAITING, JUDGED, MAPPED, RUNNING, ENDED, LEFT_OUT = Phase  # looking a member up in its class takes ten times as long
 
 # The legal moves, each with the change in the number of nodes at work.
 LEGAL_MOVES: dict[Phase, dict[Phase, int]] = {
@@ -233,7 +232,7 @@ class LiveQuery:
                     insort(self.due, other)
 
     def fail(self, node: int, outcome: Outcome) -> None:
-        """Have the query end with `outcome`, unless it has failed already."""
+        """Let the query end with `outcome`, unless it has failed already."""
         if self.failure is None:
             self.failure, self.failed_node = outcome, node
 

@@ -1,7 +1,7 @@
 """What planners see and return, and those that split the deadline, equally or in proportion (GATI, section 5). Pure.
 
-Whenever a node is picked, what is left of the deadline is split anew among the open nodes. This is what algorithm 1
-does when it spreads the time that a node has saved, or lost, over the nodes behind it by the same policy: the
+Whenever a node is picked, what is left of the deadline is split again among the open nodes. This is what algorithm 1
+does when it spreads the time that a node has saved, or lost, over the nodes after it by the same policy: the
 proportions of the shares stay the same.
 
 `PlanView` and `Choice` are msgspec classes, so this file is not compiled.
@@ -69,7 +69,7 @@ class Choice(Struct, frozen=True, gc=False):
 
 
 class Planner(Protocol):
-    """Picks models. It has no side effects, but may keep what it has worked out."""
+    """Picks models. It has no side effects, but may cache what it has computed."""
 
     def pick(self, view: PlanView, node: int) -> Choice:
         """Return the choice for `node`, which is open."""

@@ -1,7 +1,7 @@
 """Splits requests for queries into requests for models, and combines their replies. Pure.
 
 It is a layer above the scheduler. A step is a request of its model like any other: it is batched, shed, held until its
-model is loaded, and leaves early like all others. Whatever needs tensors is asked of the driver (`Branch`, `Map`).
+model is loaded, and leaves early like all others. The driver does what needs tensors (`Branch`, `Map`).
 """
 
 from collections import deque
@@ -19,7 +19,7 @@ from latebind.queries.live import ENDED, JUDGED, LEFT_OUT, MAPPED, RUNNING, Live
 from latebind.queries.planners import Choice
 from latebind.scheduler import Scheduler
 
-ANSWERED = Outcome.ANSWERED  # to look a member up in its class takes ten times as long
+ANSWERED = Outcome.ANSWERED  # looking a member up in its class takes ten times as long
 
 # How a query ends whose later step was refused: it had been accepted itself.
 ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.EXPIRED}
@@ -39,7 +39,7 @@ class QueryScheduler:
         self._live: dict[int, LiveQuery] = {}
         self._steps: dict[int, LiveQuery] = {}  # the query of each step that is a request of its model now
         self._replies: deque[Reply] = deque()  # to steps, not handled yet
-        self._untold: list[Event] = []  # not passed to the scheduler of models yet
+        self._pending: list[Event] = []  # not passed to the scheduler of models yet
         self._looks: dict[Look, list[LiveQuery]] = {}  # not asked for yet, each with the queries that need it
         self._accepted = 0
         self._ended = 0
@@ -67,9 +67,9 @@ class QueryScheduler:
             self._live[event.request].fail(NOT_RUN, Outcome.CANCELLED)
             self._go_on(self._live[event.request], now, actions)
         else:
-            self._untold.append(event)
-        while self._replies or (self._untold and not more):
-            self._tell_below(now, actions)
+            self._pending.append(event)
+        while self._replies or (self._pending and not more):
+            self._pass_on(now, actions)
             while self._replies:
                 self._step_ended(self._replies.popleft(), now, actions)
         if self._looks and not more:
@@ -162,7 +162,7 @@ class QueryScheduler:
         due = live.deadline - served.least_after(node, now)
         row = served.rows[node][option] + live.slot
         model, priority = served.models[node][option], live.priority
-        self._untold.append(Arrived(model, due, (step,), (row,), inputs, priority, sizes=sizes, level=level))
+        self._pending.append(Arrived(model, due, (step,), (row,), inputs, priority, sizes=sizes, level=level))
 
     def _map_failed(self, event: MapFailed, now: float, actions: list[Action]) -> None:
         for live in self._live_queries(event, event.nodes, (MAPPED, JUDGED)):
@@ -171,9 +171,9 @@ class QueryScheduler:
             live.fail(event.nodes[0], Outcome.FAILED)
             self._go_on(live, now, actions)
 
-    def _tell_below(self, now: float, actions: list[Action]) -> None:
+    def _pass_on(self, now: float, actions: list[Action]) -> None:
         """Pass events that wait to the scheduler of models; its replies to steps are kept for this layer."""
-        events, self._untold = self._untold, []
+        events, self._pending = self._pending, []
         for served in self._served.values():
             served.invalidate()
         for action in self._scheduler.handle_all(events, now) if events else ():
@@ -210,12 +210,12 @@ class QueryScheduler:
             self._look(live, tuple(judged))
         if live.failure is not None:
             for node in live.running:
-                self._untold.append(Cancelled(live.step(node)))
+                self._pending.append(Cancelled(live.step(node)))
         if not live.work:
             self._end(live, now, actions)
 
     def _look(self, live: LiveQuery, what: int | tuple[int, ...]) -> None:
-        """Have a node mapped, or nodes judged, together with other queries that have come as far by the same models."""
+        """Queue a node to map, or nodes to judge, together with other queries that are as far with the same models."""
         self._looks.setdefault((live.served.name, what, tuple(live.chosen)), []).append(live)
 
     def _ask(self, actions: list[Action]) -> None:
@@ -228,7 +228,7 @@ class QueryScheduler:
         self._looks.clear()
 
     def _begin(self, live: LiveQuery, node: int, now: float) -> None:
-        """Have the inputs of a node written, for the model picked for it now or in advance."""
+        """Queue a node to map, for the model picked for it now or in advance."""
         if node < live.outputs:
             if self._sheds and now > live.deadline:
                 live.move(node, LEFT_OUT)
@@ -245,9 +245,8 @@ class QueryScheduler:
         del self._live[live.request]
         self._ended += 1
         outcome = ANSWERED if live.failure is None else live.failure
-        ran = max(
-            0.0, now - live.arrived - live.waited
-        )  # a refusal while the model loads reports a wait that is still ahead
+        # A refusal while the model loads reports a wait that is still ahead.
+        ran = max(0.0, now - live.arrived - live.waited)
         actions.append(Reply(live.request, live.served.name, outcome, live.last_node, live.waited, ran, live.slack))
 
     def _live_queries(
@@ -289,15 +288,15 @@ AnyScheduler = Scheduler | QueryScheduler
 
 
 def make_scheduler(config: SchedulerConfig) -> AnyScheduler:
-    """Return the scheduler for a configuration; the layer for queries is left out where there are none."""
+    """Return the scheduler for a configuration; the layer for queries is left out if there are none."""
     return QueryScheduler(config) if config.queries else Scheduler(config)
 
 
 def replayed(config: SchedulerConfig, entries: Iterable[Entry]) -> tuple[int, int, str]:
     """Return how many events were replayed, how many actions followed, and where these first differ; "" if nowhere.
 
-    Raises `AssertionError` if the scheduler is not as it should be at the end. A log that a killed engine left may end
-    between events that arrived together; then nothing has been decided for them, and that is as it should be.
+    Raises `AssertionError` if an invariant of the scheduler does not hold at the end. The log of a killed engine may
+    end between events that arrived together; then nothing has been decided for them, and invariants are not checked.
     """
     scheduler = make_scheduler(config)
     events = actions = 0
@@ -305,8 +304,8 @@ def replayed(config: SchedulerConfig, entries: Iterable[Entry]) -> tuple[int, in
     for number, entry in enumerate(entries, start=2):
         decided = tuple(scheduler.handle(entry.event, entry.now))
         if decided != entry.actions:
-            said = f"line {number} differs: {entry.event}\n  log     {entry.actions}\n  replay  {decided}"
-            return events, actions, said
+            difference = f"line {number} differs: {entry.event}\n  log     {entry.actions}\n  replay  {decided}"
+            return events, actions, difference
         events += 1
         actions += len(decided)
         more = getattr(entry.event, "more", False)

@@ -55,7 +55,7 @@ class Ranking(Generic[Key]):
         insort(self._order, (key, name))
 
     def remove(self, name: str) -> Key:
-        """Remove `name` and return its key; raises `KeyError` where it is not here."""
+        """Remove `name` and return its key; raises `KeyError` if it is not here."""
         key = self._keys.pop(name)
         del self._order[bisect_left(self._order, (key, name))]
         return key
@@ -67,8 +67,8 @@ class ImportanceQueue:
     Where the score is utility, this is also the order of the paper's rank (equation 2), the logarithm of the number of
     models that are worth less. A rank changes whenever any model's does, a utility only with its own model.
 
-    Scores change as time passes. Therefore a shadow queue is scored anew, a slice at each load, and replaces the queue
-    once it is complete (section 4.3.3). Candidates are scored afresh as well: all models where there are few.
+    Scores change as time passes. Therefore a shadow queue is scored again, a slice at each load, and replaces the queue
+    once it is complete (section 4.3.3). Candidates are scored afresh as well: all models if there are few.
     """
 
     def __init__(self, score: Score) -> None:
@@ -115,7 +115,7 @@ class ImportanceQueue:
         return self._lazily(among, now)
 
     def _lazily(self, among: Mapping[str, ModelState], now: float) -> Iterator[ModelState]:
-        """Score afresh only what may come next. The order is exact where no score has fallen since it was queued."""
+        """Score afresh only what may come next. The order is exact if no score has fallen since it was queued."""
         scored, models, score_of = 0, self._models, self._score
         fresh: list[tuple[float, str, ModelState]] = []
         for queued_score, name in self._queue.items():
@@ -124,7 +124,7 @@ class ImportanceQueue:
             if name in among:
                 model = models[name]
                 score = score_of(model, now)
-                if score > queued_score:  # the piece that was worth least has been evicted since
+                if score > queued_score:  # the piece that was worth least has been evicted in the meantime
                     self._risen.append((name, score))
                 heappush(fresh, (score, name, model))
                 scored += 1

@@ -4,7 +4,7 @@ The worth of a byte is the seconds that it takes to load it again (of a learned 
 by the time until its model is requested next. For a model that requests wait for, that is the time to serve the
 requests before them; for any other model it is longer than the time to serve all waiting requests.
 
-The model that is being loaded is a candidate too, with the pieces that have run. Where these are worth least, the model
+The model that is being loaded is a candidate too, with the pieces that have run. If these are worth least, the model
 passes through a part of the memory that is smaller than itself, and no other model loses anything.
 """
 
@@ -86,7 +86,7 @@ class Late(ByImportance):
     def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
         """Choose what is worth least: look at the groups of ever more models until they free enough.
 
-        Where tails are groups of their own, go on until no model is left that could be cheaper.
+        If tails are groups of their own, go on until no model is left that could be cheaper.
         """
         self._waiting = view.waiting
         self._wanted = wanted
@@ -129,7 +129,7 @@ class Late(ByImportance):
         return per_request * self._waiting + self._gaps.gap(model.name, now)
 
     def _offered(self, model: ModelState, known: PieceGroups) -> list[PieceGroup]:
-        """Return the groups of a model. The tail of the wanted model is none: it is loaded after all the rest."""
+        """Return the groups of a model. The wanted model's tail is not a group: it is loaded after all the rest."""
         return known.idle if self._idle and model is not self._wanted else known.groups
 
     def _groups_of(self, model: ModelState) -> PieceGroups:
@@ -141,7 +141,7 @@ class Late(ByImportance):
 
 
 def _lowest(model: ModelState, groups: Sequence[PieceGroup]) -> float:
-    """Return the seconds of the first group of which anything is in memory; 0 where nothing is."""
+    """Return the seconds of the first group of which anything is in memory; 0 if nothing is."""
     for group in groups:
         if not model.resident.isdisjoint(group.pieces):
             return group.seconds
@@ -152,7 +152,7 @@ def piece_groups_of(footprint: Footprint, *, whole: bool) -> PieceGroups:
     """Return all stages as a group, the last stage first, and each learned cache as a group; the cheapest group first.
 
     Unless models go `whole`, the first stage is a group of its own: without it a load takes its fixed seconds as well.
-    Where it is known how long stages run, so is the tail, the stages that can be loaded while earlier stages run: no
+    So is the tail, if it is known how long stages run: the stages that can be loaded while earlier stages run. No
     request waits for them unless another load goes first.
     """
     count = footprint.stages
@@ -195,7 +195,7 @@ def _tail_start(footprint: Footprint) -> int:
 def choose_victims(candidates: Sequence[Candidate], need: int) -> tuple[list[Victim], float]:
     """Take candidates from the front until they free `need` bytes.
 
-    Returns the victims, and what a byte of the most valuable one is worth; or nothing and infinity where all candidates
+    Returns the victims, and what a byte of the most valuable one is worth; or nothing and infinity if all candidates
     together free less.
     """
     chosen: list[tuple[ModelState, list[int]]] = []

@@ -11,7 +11,7 @@ from latebind.residency.state import ResidencyState
 
 MOST_BACK_OFF = 60.0  # seconds
 MARGIN = 1.3  # worth of the wanted model over that of its victims: of equal models none is evicted for the other
-STAYS = 4.0  # times its load time: so at most a fifth of the memory is being loaded for such models
+STAYS = 4.0  # times its load time that a model stays: so at most a fifth of the memory is being loaded for such models
 
 
 class BackOff:
@@ -38,14 +38,14 @@ class BackOff:
 class LoadPlanner:
     """Starts loads, after it has made room: it evicts what `policy` chooses.
 
-    Where models are loaded whole, one load has all that is missing. One load is under way at a time: for started
-    requests, then for waiting ones, then for models that requests were `refused` for, then learned caches of complete
-    models. What could not be loaded, a model or a cache, is tried again after a while.
+    If models are loaded whole, one load has all that is missing. One load is under way at a time: for started requests,
+    then for waiting ones, then for models that requests were `refused` for, then learned caches of complete models.
+    What could not be loaded, a model or a cache, is tried again after a while.
 
-    No request waits for refused models, so they need not be loaded, and what is in memory stays unless the policy holds
-    the wanted model to be worth more. A policy that keeps models by importance is asked with a margin, because
-    importance is an estimate. Any other policy holds the model that was requested last to be worth most. A model stays
-    for a while after it has been loaded, so that refused requests cannot keep the memory busy with nothing but loads.
+    No request waits for refused models, so they need not be loaded, and what is in memory stays unless the policy
+    values the wanted model more. Policies that keep models by importance are compared with a margin, because importance
+    is an estimate. Any other policy values the model that was requested last most. A model stays for a while after it
+    has been loaded, so that refused requests cannot keep the memory busy with nothing but loads.
     """
 
     def __init__(self, state: ResidencyState, policy: EvictionPolicy) -> None:
@@ -53,7 +53,9 @@ class LoadPlanner:
         self._policy = policy
         self.back_off = BackOff(state.config.back_off)
         self.refused: dict[str, ModelState] = {}  # the earliest first
-        self._without_cache: dict[str, ModelState] = {}  # complete but for a cache, in the order in which they were
+        self._without_cache: dict[
+            str, ModelState
+        ] = {}  # complete but for a cache, in the order in which they became so
         self._complete_at: dict[str, float] = {}  # when models were last complete
         self._ends = 0.0  # when the load that is under way is expected to end
 
@@ -81,7 +83,7 @@ class LoadPlanner:
             self._without_cache.pop(model.name, None)
 
     def seconds_left(self, now: float) -> float:
-        """Return the seconds until the load that is under way is expected to end; 0 where there is none."""
+        """Return the seconds until the load that is under way is expected to end; 0 if there is none."""
         return max(0.0, self._ends - now) if self._state.is_loading else 0.0
 
     # What is loaded next --------------------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ class LoadPlanner:
             return
         is_new, pieces = state.set_target(model), self._next_pieces(model)
         if is_new and not state.whole:
-            # It starts before there is room for all of it where it is larger than the budget, or no request waits for
+            # It starts before there is room for all of it if it is larger than the budget, or no request waits for
             # another model. The policy then chooses, piece by piece, between other models and what of it has run.
             alone = all(other is model for other in state.waiting.values())
             if alone or model.stage_bytes > state.memory.budget:
@@ -136,7 +138,7 @@ class LoadPlanner:
         self._start(model, pieces, now, actions)
 
     def load_refused(self, now: float, actions: list[Action]) -> bool:
-        """Load more of a model that requests were refused for, where no request waits for a load.
+        """Load more of a model that requests were refused for, if no request waits for a load.
 
         Takes the first model for which there is room, or which is worth more than what would be evicted for it; for one
         that is larger than the memory, that is room for its next piece. Models for which neither holds are forgotten.
@@ -196,14 +198,14 @@ class LoadPlanner:
     # Evictions ------------------------------------------------------------------------------------------------------
 
     def restore_budget(self, now: float, actions: list[Action]) -> None:
-        """Evict what exceeds the budget, where a piece turned out larger than it was thought to be."""
+        """Evict what exceeds the budget, if a piece turned out larger than expected."""
         memory = self._state.memory
         if memory.free < 0:
             first = next(iter(memory.models.values()))
             self._evict(self._victims(-memory.free, first, now), now, actions)
 
     def give_back(self, model: ModelState, now: float, actions: list[Action]) -> None:
-        """Evict all of a model that nobody uses; requests that were refused for it do not have it loaded any more."""
+        """Evict all of an unused model; it is no longer loaded for requests that were refused."""
         self.refused.pop(model.name, None)
         self._evict([Victim(model.name, model.evictable_pieces())], now, actions)
 
@@ -212,7 +214,7 @@ class LoadPlanner:
     ) -> bool:
         """Evict `need` bytes so that `pieces` of `model` can be loaded next; return whether that made enough room.
 
-        Where nothing can progress, other models that requests wait for may be evicted too.
+        If nothing can progress, other models that requests wait for may be evicted too.
         """
         state = self._state
         stuck = not state.can_progress()

@@ -160,7 +160,7 @@ class Memory:
 
     @property
     def free(self) -> int:
-        """The unused bytes of the budget; negative where a piece turned out larger than it was thought to be."""
+        """The unused bytes of the budget; negative if a piece turned out larger than expected."""
         return self.budget - self.used
 
     def view(self, waiting: int = 0) -> MemoryView:
@@ -170,7 +170,7 @@ class Memory:
     def begin(self, name: str, pieces: tuple[int, ...]) -> None:
         """Note that pieces are being loaded.
 
-        Raises `IllegalEvent` where they are in memory, another load of the model is under way, or there is no room.
+        Raises `IllegalEvent` if they are in memory, another load of the model is under way, or there is no room.
         """
         model, size = self.models[name], self.models[name].size_of(pieces)
         if not pieces or model.loading or model.resident.intersection(pieces):
@@ -202,7 +202,7 @@ class Memory:
         return model
 
     def evict(self, victim: Victim) -> ModelState:
-        """Remove pieces from memory. Returns the model. Raises `IllegalEvent` where one of them may not be evicted."""
+        """Remove pieces from memory. Returns the model. Raises `IllegalEvent` if one of them may not be evicted."""
         model, pieces = self.models[victim.model], victim.pieces
         if not pieces or not set(pieces) <= set(model.evictable_pieces()):
             raise IllegalEvent(f"pieces {pieces} of {victim.model!r} may not all be evicted")
@@ -222,7 +222,7 @@ class Memory:
             self._evictable[model.name] = model
 
     def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
+        """Raise `AssertionError` if an invariant does not hold."""
         models = self.models.values()
         assert self.used == sum(m.bytes + m.size_of(m.loading) for m in models), "the bytes in memory are off"
         for model in models:
@@ -236,7 +236,7 @@ class Memory:
     def _end_load(self, name: str, pieces: tuple[int, ...]) -> ModelState:
         model = self.models.get(name)
         if model is None or not pieces or model.loading != pieces:
-            raise IllegalEvent(f"pieces {pieces} of {name!r} have come, which were not being loaded")
+            raise IllegalEvent(f"pieces {pieces} of {name!r} have come, but were not being loaded")
         model.loading = ()
         return model
 

@@ -38,7 +38,7 @@ class EvictionPolicy(Protocol):
     def victims(self, view: MemoryView, need: int, wanted: ModelState, now: float) -> list[Victim]:
         """Return evictable pieces of at least `need` bytes in all, to make room for more of `wanted`.
 
-        Returns an empty list where all that may be evicted is less.
+        Returns an empty list if all that may be evicted is less.
         """
 
 
@@ -49,7 +49,7 @@ def make_policy(config: ResidencyConfig) -> EvictionPolicy:
 
 
 def first_whole(models: Iterable[ModelState], view: MemoryView, need: int, wanted: ModelState) -> list[Victim]:
-    """Return whole models in their order until they free `need` bytes; nothing where all together free less."""
+    """Return whole models in their order until they free `need` bytes; nothing if all together free less."""
     found: list[Victim] = []
     for model in models:
         if not may_evict_whole(model, view, wanted):
@@ -67,7 +67,7 @@ def may_evict_whole(model: ModelState, view: MemoryView, wanted: ModelState) -> 
 
 
 class Lru:
-    """Least recently used, as most servers have it: whole models, the one whose last request is oldest first."""
+    """Least recently used, as in most servers: whole models, the one whose last request is oldest first."""
 
     whole = True
 
@@ -82,7 +82,7 @@ class Lru:
         self._last.move_to_end(model.name)
 
     def loaded(self, model: ModelState, now: float) -> None:
-        """Append it if nobody has requested it."""
+        """Append it if it has not been requested."""
         del now
         self._last.setdefault(model.name, model)
 

@@ -19,7 +19,7 @@ from latebind.residency.state import ResidencyState
 
 
 class Residency(ResidencyState):
-    """The memory that all models share. Raises `DoesNotFit` where a model can never be in it."""
+    """The memory that all models share. Raises `DoesNotFit` if a model can never be in it."""
 
     def __init__(
         self,
@@ -55,17 +55,17 @@ class Residency(ResidencyState):
         self.note_loaded(model)
 
     def failed(self, event: LoadFailed, now: float) -> None:
-        """Note that pieces could not be loaded. What is in memory of the model may be evicted once nobody uses it."""
+        """Note that pieces could not be loaded. What is in memory of the model may be evicted once it is unused."""
         model = self.memory.failed(event.model, event.pieces)
         self._planner.failed(model, event.pieces, now)
         self.end_target(model)
 
     def load_for_refused(self, name: str, requests: Sequence[int], now: float, actions: list[Action]) -> float | None:
-        """Note requests that are refused only because their model is not in memory; load it where that pays.
+        """Note requests that are refused only because their model is not in memory; load it if that pays.
 
-        Returns the seconds until the model is expected, or None where it is not going to be loaded. Of a model that
-        is larger than the memory as much is loaded as fits: later requests wait for the rest alone. None is told then,
-        for nobody knows whether that is soon enough.
+        Returns the seconds until the model is expected, or None if it is not going to be loaded. Of a model that is
+        larger than the memory, as much is loaded as fits, so that later requests wait only for the rest; returns None
+        then, because it is not known whether that is soon enough.
         """
         planner, model = self._planner, self.memory.models[name]
         for _ in requests:
@@ -108,7 +108,7 @@ class Residency(ResidencyState):
         return target.name if target is not None and target.loading else None
 
     def worths(self, now: float) -> dict[str, tuple[ModelState, float | None]]:
-        """Return every model, and what a byte of it is worth where the policy goes by importance (else None)."""
+        """Return every model, and what a byte of it is worth if the policy goes by importance (else None)."""
         policy = self._policy if isinstance(self._policy, ByImportance) else None
         return {
             name: (model, policy.worth(model, now) if policy is not None else None)
@@ -132,11 +132,11 @@ class Residency(ResidencyState):
             self._give_back(now, actions)
         return actions
 
-    # What nobody uses -------------------------------------------------------------------------------------------------
+    # Unused models ----------------------------------------------------------------------------------------------------
 
     @property
     def gives_back_at(self) -> float:
-        """When the model that was used longest ago gives its memory back, if nobody uses it till then; else inf."""
+        """When the model that was used longest ago gives its memory back, if it stays unused; inf if there is none."""
         return next((used + self.config.idle for used in self._used.values()), inf)
 
     def _note_used(self, now: float) -> None:

@@ -23,8 +23,8 @@ class ResidencyState:
     Requests of a model that cannot run yet are held in its lane, where no batching policy sees them. The lane opens as
     soon as a request that starts would not wait for a stage: a start that is held back until then does not end later,
     and more requests start together. A model that does not fit as a whole opens once its first stage is there, and
-    streams through; where models are loaded `whole`, once all of it is. All lanes are closed while the requests that
-    have started keep more between stages than they may.
+    streams through; if models are loaded `whole`, once all of it is. All lanes are closed while the requests that have
+    started keep more between stages than they may.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ResidencyState:
         self.dirty.add(model.name)
 
     def set_target(self, model: ModelState) -> bool:
-        """Make a model the one that is being loaded; return whether it was another one before."""
+        """Make a model the one that is being loaded; return whether that is a change."""
         changes = model is not self.target
         if changes and self.target is not None:
             self.dirty.add(self.target.name)
@@ -167,7 +167,7 @@ class ResidencyState:
         return batch.stage in self.memory.models[batch.spec.name].resident
 
     def check(self) -> None:
-        """Raise `AssertionError` where an invariant does not hold."""
+        """Raise `AssertionError` if an invariant does not hold."""
         self.memory.check()
         for worker in self._workers:
             for entry in worker.table.entries:

@@ -56,7 +56,7 @@ from latebind.queries.file.wiring import (
 from latebind.repository.directory import NAME
 
 ENDING = ".query.toml"
-ASKED = frozenset({Task.EMBED, Task.CLASSIFY, Task.RERANK})  # what the answer of a query may be for
+ASKED = frozenset({Task.EMBED, Task.CLASSIFY, Task.RERANK})  # tasks that a query may have
 
 MOST_TRIED = 1 << 16  # sizes for which a computed one is compared with what a model allows
 
@@ -105,7 +105,7 @@ def _opened(path: Path) -> tuple[Source, WrittenQuery]:
 
 
 class _Reading:
-    """One pass over a file. A step or condition is read when a name first leads to it, so it comes after all it names.
+    """One pass over a file. A step or condition is read when first named, so it comes after all that it names.
 
     It looks up what names in expressions stand for (`language.Names`).
     """
@@ -307,7 +307,7 @@ class _Reading:
     def _taken(self, name: str, given: "_Given", spec: TensorSpec, sizes: dict[str, Size]) -> Tensor:
         """Return the checked expression for an input of a node's models.
 
-        What these call a dimension gets its size in terms of the query's in `sizes`.
+        `sizes` gets the size of each of the models' dimensions, in terms of the query's.
         """
         model = given.models[0].name
         with self._source.about("nodes", name, "inputs", spec.name):
@@ -329,9 +329,9 @@ class _Reading:
         return found
 
     def _check_size(self, side: Size, given: "_Given", size: str, *where: str) -> None:
-        """Raise `QueryError` for what is no size of a model's dimension; one of the query's is narrowed to what it is.
+        """Raise `QueryError` for a size that a model does not take; narrow a dimension of the query to what it takes.
 
-        What is computed of the query's is compared when all have been narrowed.
+        Sizes computed from the query's dimensions are compared once all of these have been narrowed.
         """
         model = given.models[0].name
         for dim in [dim for each in given.models for dim in each.dims if dim.name == size]:
@@ -391,9 +391,9 @@ class _Reading:
         return found | self._reads.dims(found)
 
     def _about(self, answer: Tensor) -> About:
-        """Return what the query is for: what the model is for whose answer its first output is, where some is surely.
+        """Return what the query is for: the task of the model that is certain to give its first output, if one is.
 
-        Only what reads raw inputs is asked by what it is for.
+        Only queries with raw inputs have a task.
         """
         raw = tuple(self._raw.values())
         refs = self._answers(answer)
@@ -405,7 +405,7 @@ class _Reading:
         return replace(NOTHING_KNOWN, raw=raw)
 
     def _answers(self, tensor: Tensor) -> list[Ref]:
-        """Return the outputs of steps of which one is a tensor as it is; none where it is computed."""
+        """Return the outputs of steps of which one is this tensor unchanged; none if it is computed."""
         if isinstance(tensor, Ref):
             return [tensor]
         if tensor.operation != EITHER:
@@ -415,7 +415,7 @@ class _Reading:
 
     def _surely(self, refs: Sequence[Ref]) -> bool:
         """Return whether one of these steps runs in any case: one without a condition, or two of which one holds."""
-        leads, runs = list[bool](), list[bool]()  # whether what a step needs is there in any case; whether it runs
+        leads, runs = list[bool](), list[bool]()  # whether what a step needs is always there; whether it always runs
         for node, when in zip(self._nodes.values(), self._whens, strict=True):
             leads.append(all(any(runs[number] for number in group) for group in node.needs))
             runs.append(leads[-1] and when is None)
@@ -492,7 +492,7 @@ class _Reading:
 class _Given:
     """A table `[nodes.NAME]` with its models and its parsed expressions.
 
-    `inputs`, in the order of a model's, are the same for all models, or there are some for each, where they read.
+    `inputs`, in the order of a model's, are one mapping for all models, or one for each if they read raw inputs.
     """
 
     written: WrittenNode
@@ -502,7 +502,7 @@ class _Given:
 
     @property
     def parts(self) -> list["_Given"]:
-        """The table for all of its models, or for each, where these take something else each."""
+        """The table for all of its models, or one for each if they take different inputs."""
         if len(self.inputs) < len(self.models):
             return [self]
         return [

@@ -37,7 +37,7 @@ MOST_VALUES = 1 << 24  # of a tensor that an operation makes
 LARGEST = {"float16": 65504.0, "float32": 3.4e38, "float64": 1.7e308}
 TRUTH = Kind("bool", ())
 NOTHING = Literal(0)
-LABEL = "label"  # gives the number of a text; behind the logits it has that of the first label
+LABEL = "label"  # gives the number of a text; its argument after the logits is the number of the first label
 
 Arguments = Sequence[Expression]
 
@@ -91,14 +91,14 @@ def condition(body: ast.expr, names: Names) -> Tensor:
 
 
 class _Reader:
-    """Reads one expression from the outside in; what it does not know it refuses."""
+    """Reads one expression from the outside in, and refuses what it does not know."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
         self._depth = 0
 
     def read(self, node: ast.expr) -> Expression:
-        """Return what `node` stands for; an error gets the column of the innermost part that is wrong."""
+        """Return the expression of `node`; an error gets the column of the innermost part that is wrong."""
         self._depth += 1
         try:
             if self._depth > MOST_DEPTH:
@@ -355,7 +355,7 @@ def _first(x: Expression, y: Expression, *more: Expression) -> Kind:
 
 
 def _numbered_together(arguments: Arguments, texts: tuple[str, ...]) -> tuple[Expression, ...]:
-    """Return labels of several models as numbers of the same `texts`, which has those of each model in a row."""
+    """Return labels of several models as numbers of the same `texts`, which has those of one model after another."""
     begins: dict[tuple[str, ...], int] = {}
     begin = 1
     for argument in arguments:
@@ -437,7 +437,7 @@ def _same_text(symbol: str, left: Expression, right: Expression) -> Apply:
 
 
 def _among(label: Expression, wanted: Arguments, *, holds: bool) -> Apply:
-    """Return the condition that a label is one of some texts, or where it is not to hold, none of them."""
+    """Return the condition that a label is one of some texts or, unless it `holds`, none of them."""
     assert not isinstance(label, Literal)
     texts, numbers = label.kind.texts, list[Literal]()
     for one in wanted:
@@ -457,7 +457,7 @@ def _is_text(argument: Expression) -> TypeGuard[Tensor]:
 
 
 def judged(condition: Expression) -> Kind:
-    """Return the kind of a condition. Raises `QueryError` for an expression that is none."""
+    """Return the kind of a condition. Raises `QueryError` for an expression that is not one."""
     kind = None if isinstance(condition, Literal) else condition.kind
     if kind is None or kind.dtype != "bool" or not kind.is_one:
         what = repr(condition.value) if isinstance(condition, Literal) else str(kind)
@@ -536,7 +536,7 @@ def _whole(who: str, argument: Expression) -> int:
 
 
 def _size(who: str, arguments: Arguments, *, times: int = 1) -> tuple[int, ...]:
-    """Return sizes that are given as numbers; of `times` as many values there must not be too many."""
+    """Return sizes that are given as numbers. Raises `QueryError` if `times` as many values are too many."""
     sizes = tuple(_whole(who, argument) for argument in arguments)
     if min(sizes) < 1 or times * prod(sizes) > MOST_VALUES:
         raise QueryError(

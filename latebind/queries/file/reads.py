@@ -16,7 +16,7 @@ MOST_READS = 8  # of a query: a short text is read by all of them at once
 
 @dataclass(frozen=True, slots=True)
 class OneWay:
-    """What is made of raw inputs as `model` makes it, for `node` and those after it that read alike.
+    """What is made of raw inputs as by `model`, for `node` and those after it that read in the same way.
 
     Its tensors are called after its `name`. `raw` has pairs: what the model reads, and the query's input.
     """
@@ -51,7 +51,7 @@ class Reads:
 
     def __init__(self, source: Source, nodes: Collection[str], readers: Mapping[str, str]) -> None:
         self._source, self._nodes, self._readers = source, frozenset(nodes), readers
-        self._ways: dict[object, OneWay] = {}  # by what makes them the same
+        self._ways: dict[object, OneWay] = {}  # by what makes two of them equal
         self.made: dict[str, OneWay] = {}  # by the names of the tensors that they make
 
     def __iter__(self) -> Iterator[OneWay]:
@@ -60,7 +60,7 @@ class Reads:
     def add(self, node: str, model: ModelSpec, given: Mapping[str, ast.expr]) -> dict[str, ast.expr]:
         """Return the inputs of a model in a node that reads raw inputs: names of the tensors that are made of these.
 
-        What is read in the same way before has the names that it has there. Raises `QueryError`.
+        What was read in the same way before keeps its names. Raises `QueryError`.
         """
         pairs, known = list[tuple[str, str]](), {one.name for one in model.about.raw}
         for its in given:
@@ -94,7 +94,7 @@ class Reads:
         return {its: ast.Name(made) for its, made in way.read.makes}
 
     def dims(self, there: Collection[str]) -> dict[str, Dim]:
-        """Return the dimensions of what is made. Raises `QueryError` where one has a name that is `there` already."""
+        """Return the dimensions of what is made. Raises `QueryError` if one has a name that is `there` already."""
         found = dict[str, Dim]()
         for way in self:
             for dim in way.dims().values():
@@ -129,7 +129,7 @@ class Reads:
 
 
 def check_raw(source: Source, raw: Mapping[str, RawInput], declared: Mapping[str, object]) -> None:
-    """Raise `QueryError` unless raw inputs are declared as what they are, and all are."""
+    """Raise `QueryError` unless all raw inputs are declared, each as its own kind."""
     for name, one in raw.items():
         if name not in declared:
             message = f"{name}, a {one.media}, is not under [inputs], which names all or none: write [inputs.{name}]"

@@ -48,20 +48,20 @@ class Source:
             raise QueryError(f"{file}:1: this is not valid TOML: {error}") from None
 
     def typed(self, kind: type[Kind], value: object, *keys: str) -> Kind:
-        """Return the value under these keys as what it has to be; raises `QueryError` if it is something else."""
+        """Return the value under these keys converted to this type; raises `QueryError` if it is something else."""
         try:
             return msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
-            said, _, path = str(error).partition(" - at `$")
+            problem, _, path = str(error).partition(" - at `$")
             inner = tuple(re.findall(r"\.(\w+)", path))
-            message = f": {said.replace(' | null', '').lower():.500}"
-            if unknown := UNKNOWN.match(said):
+            message = f": {problem.replace(' | null', '').lower():.500}"
+            if unknown := UNKNOWN.match(problem):
                 inner = (*inner, unknown[1])
                 message = f" is not known here: take {', '.join(getattr(kind, '__struct_fields__', ()))}"
             raise self.error(f"{'.'.join((*keys, *inner)):.200}{message}", *keys, *inner) from None
 
     def line(self, *keys: str) -> int:
-        """Return the line on which these nested keys first stand, or the innermost of them that exists.
+        """Return the line on which these nested keys first appear, or the innermost of them that exists.
 
         Lines are searched for only now, because only errors need them.
         """

@@ -20,7 +20,7 @@ class Kind:
     """What is known of a tensor in advance; with `below`, its values are 0 to `below` - 1.
 
     Its `shape` has no batch. What varies from row to row is in terms of the named dimensions of the query. `classes`
-    name the values of a row of logits. Where there are `texts`, a value is the number of one of them; the first is "",
+    name the values of a row of logits. If there are `texts`, a value is the number of one of them; the first is "",
     which stands for a step that has not run.
     """
 
@@ -127,7 +127,7 @@ def nodes_of(*expressions: Expression | None) -> set[int]:
 
 
 def needs(expression: Expression) -> Groups:
-    """Return groups of nodes: the expression can be evaluated if of each group one node has run.
+    """Return groups of nodes: the expression can be evaluated if one node of each group has run.
 
     Raises `QueryError` if there are too many groups to plan with.
     """
@@ -144,7 +144,7 @@ def all_of(each: Iterable[Groups]) -> Groups:
 
 
 def one_of(each: Iterable[Groups]) -> Groups:
-    """Return the groups for several expressions of which one is needed."""
+    """Return the groups for several expressions, one of which is needed."""
     found: Groups = frozenset({frozenset()})
     for groups in each:
         found = all_of([frozenset(one | other for one in found for other in groups)])

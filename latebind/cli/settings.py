@@ -68,7 +68,7 @@ More models than memory holds
     as 500MB or 2GiB; models load on demand. The processes come on top. Default: all models are loaded.
   --evict residency.policy: The eviction policy: late, lru, or a class of your own as package.module:Class, which is
     imported and run. Default: late.
-  --idle residency.idle (seconds): Free the memory of models that had no request for so many seconds; the next request
+  --idle residency.idle (seconds): Free the memory of models that had no request for this many seconds; the next request
     loads them again. Without --memory, the budget is all of the machine's memory. Default: 0, never.
 Adapting learned caches to the traffic
   --adapt adaptation.on: Whether learned caches are retrained on the traffic and their fidelity is watched. With

@@ -316,7 +316,7 @@ class Claims:
             return claim
         if wanted > len(self):
             raise TooLarge(
-                f"{self.spec.name} has {len(self)} places: send at most so many rows in a call, not {wanted}"
+                f"{self.spec.name} has {len(self)} places: send at most that many rows in a call, not {wanted}"
             )
         if len(self._waiting) >= len(self):
             raise Refused(f"{self._no_room(wanted)}: try again later")

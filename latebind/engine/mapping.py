@@ -49,7 +49,9 @@ class Group(NamedTuple):
         return self.chosen[node]
 
 
-Read: TypeAlias = Callable[[Group], Any]  # the values `(B, *shape)` of an expression for so many requests, or a literal
+Read: TypeAlias = Callable[
+    [Group], Any
+]  # the values `(B, *shape)` of an expression for a group of requests, or a literal
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,7 @@ class Running:
             self.rest(place)
 
     def begin(self, place: int, model: int, stage: int, seconds: float) -> None:
-        """Note that a thread begins something that should take at most so many seconds."""
+        """Note that a thread begins something that should take at most `seconds`."""
         PLACE.pack_into(self.memory, place * PLACE.size, time.monotonic() + seconds, model, stage)
 
     def rest(self, place: int) -> None:

@@ -105,7 +105,7 @@ class Tensor:
         return (1, *row)
 
     def row_of(self, values: int) -> tuple[int, ...]:
-        """Return the shape of a row that has so many values. Raises `InvalidRequest` if none has, or several have."""
+        """Return the shape of a row with so many `values`. Raises `InvalidRequest` if there is none, or several."""
         if len(self._named) > 1:
             sides = " and ".join([str(self._sizes[place]) for place in self._named])
             raise InvalidRequest(f"{self.title} may have any {sides}: send nested lists, or its `shape` by /infer")
@@ -484,10 +484,10 @@ class Calls:
             raise InvalidRequest(f"{stated}: its shape and datatype need {needed}")
         return found
 
-    def wanted(self, asked: Iterable[RequestedOutput], *, binary: bool) -> tuple[CallOutput, ...]:
+    def wanted(self, requested: Iterable[RequestedOutput], *, binary: bool) -> tuple[CallOutput, ...]:
         """Return the outputs to send: those asked for, or all. `binary` applies where a request does not say how."""
         wanted: dict[str, CallOutput] = {}
-        for one in asked:
+        for one in requested:
             tensor = _known(self.outputs, one.name, "output", self.spec)
             if one.name in wanted:
                 raise InvalidRequest(f"output {one.name!r} is requested twice")

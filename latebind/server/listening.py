@@ -51,7 +51,7 @@ def listen(host: str, port: int, key: str = "server") -> socket.socket:
 def listen_at(path: str) -> socket.socket:
     """Return a Unix socket that listens at `path`, for this process's user and group.
 
-    A socket that is there and that nobody listens at, which a killed server leaves, is replaced. Raises `ConfigError`.
+    A socket left by a killed server, at which nobody listens, is replaced. Raises `ConfigError`.
     """
     _check_path(path)
     listening = socket.socket(socket.AF_UNIX)

@@ -437,7 +437,7 @@ class Service:
         return self._deadlines.get(spec.name, self._default)
 
     def _deadline(self, spec: ModelSpec, terms: Terms, rows: int) -> float:
-        """Return the deadline of a call with so many rows, in seconds of `time.monotonic()`.
+        """Return the deadline of a call with `rows` rows, in seconds of `time.monotonic()`.
 
         Without a time-out, it gets the default once for every `max_rows` rows, the most in a call of tensors: clients
         that send lists of a thousand texts send no time-out.

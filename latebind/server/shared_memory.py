@@ -44,7 +44,7 @@ class Reference(msgspec.Struct, frozen=True):
 
 
 class Region:
-    """Bytes of an open file. The file is closed when nobody refers to the region any more."""
+    """Bytes of an open file. The file is closed when the region is no longer referred to."""
 
     def __init__(self, registration: Registration, folder: str = FOLDER) -> None:
         self.registration = registration

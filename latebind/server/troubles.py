@@ -337,13 +337,13 @@ def _of_fidelity(server: ServerState) -> Iterator[Trouble]:
 def _of_shadows(server: ServerState) -> Iterator[Trouble]:
     for name, rows in server.shadows.items():
         other, failed, same = (rows.get(outcome, 0) for outcome in ("other", "failed", "same"))
-        asked = other + failed + same
+        compared = other + failed + same
         if other:
-            what = f"{other:,} of {asked:,} of its answers differ from those that clients got"
+            what = f"{other:,} of {compared:,} of its answers differ from those that clients got"
             cure = "Compare the two before you give it a share of the requests (`--split`)."
             yield Trouble(name, "disagrees", what, cure, grave=False)
         if failed:
-            what = f"{failed:,} of {asked:,} copied requests were not answered"
+            what = f"{failed:,} of {compared:,} copied requests were not answered"
             yield Trouble(
                 name, "fails aside", what, "Give it no share of the requests yet; the log says why.", grave=False
             )

@@ -255,7 +255,7 @@ async def test_a_call_waits_until_its_deadline_and_no_longer() -> None:
 
 async def test_only_so_many_calls_wait_and_none_for_what_will_never_be() -> None:
     claims = Pretended().claims
-    with pytest.raises(TooLarge, match="at most so many rows in a call, not 3"):
+    with pytest.raises(TooLarge, match="at most that many rows in a call, not 3"):
         await claims.claim(3, deadline=soon())
     await claims.claim(2, deadline=soon())
     await waiting(claims, 1, 1)

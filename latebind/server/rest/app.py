@@ -203,26 +203,26 @@ class RestApp:
             raise head_too_large(self.context.limits)
         lower = [(name.lower(), value.strip(b" \t")) for name, value in headers]
         path, fields = read_head(version, target, lower)
-        asked = "GET" if method == b"HEAD" else method.decode("ascii")
+        http_method = "GET" if method == b"HEAD" else method.decode("ascii")
         names: Mapping[str, Any] = {}
         errors = OWN
         try:
             path = self._within(path)
-            route, names = self._find(asked, path)
+            route, names = self._find(http_method, path)
             errors = route.errors
             if reason := _invalid_name(names):
                 raise NotFound(reason)
-            self._filter.admit(route.access, asked, fields)
+            self._filter.admit(route.access, http_method, fields)
             verb = self._guarded(route)
         except UserError as error:
             verb = _refusing(error)
         origin = fields.get(b"origin")
         if origin is not None and self._filter.is_allowed(origin):
-            verb = self._preflight(path, fields) if asked == "OPTIONS" else verb
+            verb = self._preflight(path, fields) if http_method == "OPTIONS" else verb
             verb = _with_cors(origin, verb, errors)
         length, encoding = fields.get(b"content-length"), fields.get(b"content-encoding", b"").strip().lower()
         return Head(
-            asked,
+            http_method,
             path,
             lower,
             fields,
@@ -271,7 +271,7 @@ class RestApp:
 
         return checked
 
-    def _find(self, asked: str, target: bytes) -> tuple[Route, Mapping[str, str | None]]:
+    def _find(self, http_method: str, target: bytes) -> tuple[Route, Mapping[str, str | None]]:
         """Return the route for method and path, and the named parts of the path.
 
         Raises `NotFound` and `MethodNotAllowed`.
@@ -283,7 +283,7 @@ class RestApp:
             found = pattern.fullmatch(path)
             if found is None:
                 continue
-            if asked == route.method:
+            if http_method == route.method:
                 return route, found.groupdict()
             if not _invalid_name(found.groupdict()):
                 others.append(route.method)

@@ -95,7 +95,7 @@ class Context:
         return codec
 
 
-def asked(service: Service, request: Request) -> ModelSpec:
+def requested_model(service: Service, request: Request) -> ModelSpec:
     """Return the model that is to answer a request, in the version that it names, or whose turn it is."""
     if not service.splits:
         return service.model(request.model, request.version)
@@ -109,7 +109,7 @@ def asked(service: Service, request: Request) -> ModelSpec:
 async def infer(context: Context, request: Request) -> Reply:
     """Answer one call."""
     service, fields = context.service, request.fields
-    spec = asked(service, request)
+    spec = requested_model(service, request)
     codec = context.codec(spec)
     call = await read_call(codec, request)
     request.watch()
@@ -199,7 +199,7 @@ async def read_call(codec: "Codec", request: Request) -> Call:
 
 async def _read_row(context: Context, request: Request) -> tuple["Codec", Call, Fill, dict[str, object]]:
     """Read a call of one row; return also the reply's parameters about a text that was read for it."""
-    codec = context.codec(asked(context.service, request))
+    codec = context.codec(requested_model(context.service, request))
     call = with_time_waited(codec.decode_row(await request.read()), request.fields.get(WAITED_HEADER))
     request.watch()
     about: dict[str, object] = {}
@@ -269,7 +269,7 @@ class Codec:
     def decode(self, text: bytes, following: int | None = 0) -> Call:
         """Return the call that this JSON describes; `following` is how many bytes follow it, None if not known yet."""
         self.check_json_size(len(text))
-        # What describes bytes that follow is the same from call to call. Regions may be registered anew in between.
+        # What describes bytes that follow is the same from call to call. Regions may be registered again in between.
         if following == 0 or len(text) > SHORT or b"shared_memory" in text:
             return self._decode(text, following)
         return self._described(text, following)

@@ -29,7 +29,7 @@ LENGTH: Final = b"content-length: %d\r\n\r\n"
 LAST: Final = b"content-length: %d\r\nconnection: close\r\n\r\n"
 CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
-TOGETHER: Final = 1 << 15  # a body of up to so many bytes is joined with the head of its reply, for one write
+TOGETHER: Final = 1 << 15  # a body of up to this many bytes is joined with the head of its reply, for one write
 NO_HTTP = "the request is not valid HTTP/1.1"
 PIPELINED: Final = 16  # requests that may wait for the one before them on their connection
 UNREAD_SECONDS: Final = 0.05  # an idle connection stays open so long when the frontend closes, to read what has arrived
@@ -118,7 +118,7 @@ class Request:
 
     @property
     def has_not_begun(self) -> bool:
-        """Whether somebody waits for the body and nothing of it has come."""
+        """Whether the body is awaited and nothing of it has come."""
         return not self._begun and self._news is not None and not self._news.done()
 
     def refuse(self, error: LatebindError) -> None:

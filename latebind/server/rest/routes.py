@@ -33,7 +33,7 @@ TEXT: Headers = ((b"content-type", b"text/plain; version=0.0.4; charset=utf-8"),
 NO_REGIONS = Regions()  # those of CUDA: clients may ask for them and forget them all
 
 
-class Asked(msgspec.Struct):
+class RepositoryBody(msgspec.Struct):
     """The JSON of a call about the repository; `ready` asks for an index of only the models that are ready."""
 
     ready: bool = False
@@ -66,8 +66,8 @@ def json_verb(function: Callable[[Context, Request], object]) -> Verb:
 server_metadata = json_verb(lambda context, _: context.service.server_metadata())
 models = json_verb(lambda context, _: {"models": context.service.names()})  # as KServe has it
 model_metadata = json_verb(
-    lambda context, asked: metadata(
-        context.service.model(asked.model, asked.version), context.service.versions(asked.model)
+    lambda context, request: metadata(
+        context.service.model(request.model, request.version), context.service.versions(request.model)
     )
 )
 
@@ -99,7 +99,7 @@ ready = checks("ready", Service.ready)
 
 
 async def model_ready(context: Context, request: Request) -> Reply:
-    """Whether a model can be asked."""
+    """Whether a model can be called."""
     well = context.service.model_ready(request.model, request.version)
     return health_reply("ready", well, name=request.model)
 
@@ -156,25 +156,25 @@ async def metrics(context: Context, request: Request) -> Reply:
 
 async def index(context: Context, request: Request) -> Reply:
     """Every model and its state; the body may be empty."""
-    asked = await read_json(context, request, Asked)
-    return json_reply(context.service.index(ready=asked.ready))
+    body = await read_json(context, request, RepositoryBody)
+    return json_reply(context.service.index(ready=body.ready))
 
 
 async def load(context: Context, request: Request) -> Reply:
     """Serve a model; answered once it is served."""
-    asked = await read_json(context, request, Asked)
-    await context.service.load(request.model, asked.parameters)
+    body = await read_json(context, request, RepositoryBody)
+    await context.service.load(request.model, body.parameters)
     return Reply()
 
 
 async def unload(context: Context, request: Request) -> Reply:
     """Stop serving a model; answered once no call uses it any more."""
-    asked = await read_json(context, request, Asked)
-    await context.service.unload(request.model, asked.parameters)
+    body = await read_json(context, request, RepositoryBody)
+    await context.service.unload(request.model, body.parameters)
     return Reply()
 
 
-trace_settings = json_verb(lambda context, asked: context.service.trace_settings(asked.names.get("model")))
+trace_settings = json_verb(lambda context, request: context.service.trace_settings(request.names.get("model")))
 log_settings = json_verb(lambda context, _: context.service.log.as_dict())
 
 
@@ -197,7 +197,7 @@ def _regions(context: Context, request: Request) -> Regions:
     return NO_REGIONS if request.head.target.startswith(b"/v2/cuda") else context.service.regions
 
 
-regions = json_verb(lambda context, asked: _regions(context, asked).status(asked.names["region"]))
+regions = json_verb(lambda context, request: _regions(context, request).status(request.names["region"]))
 
 
 async def register(context: Context, request: Request) -> Reply:
@@ -239,7 +239,7 @@ async def to_the_page(dashboard: Dashboard, context: Context, request: Request) 
     return Reply(headers=((b"location", b"dashboard/"),), status=307)
 
 
-page = shows(lambda dashboard, _, asked: dashboard.file(asked.names.get("FILE", PAGE)))
+page = shows(lambda dashboard, _, request: dashboard.file(request.names.get("FILE", PAGE)))
 figures = shows(lambda dashboard, context, _: dashboard.figures(context.replies))
 picture = shows(lambda dashboard, *_: dashboard.picture())
 

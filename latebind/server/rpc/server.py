@@ -87,7 +87,7 @@ class RpcServer:
 
     async def closed(self) -> None:
         """Return when the server is closed and everything under way has ended."""
-        assert self._closing is not None, "nobody has closed the server"
+        assert self._closing is not None, "the server was not closed"
         await self._closing
 
     def give_up(self) -> None:
@@ -153,7 +153,7 @@ class RpcServer:
     async def _serve(
         self, method: Method, context: Any, size: int, verb: Callable[[Caller], Awaitable[bytes | None]]
     ) -> Any:
-        """Count a call of so many bytes as under way, admit and answer it; where that fails it ends with a status."""
+        """Count a call of `size` bytes as under way, admit and answer it; if that fails, it ends with a status."""
         task = asyncio.current_task()
         assert task is not None
         self._arrived.set()

@@ -114,13 +114,13 @@ VERBS: dict[str, tuple[Access, Verb]] = {
     "ServerMetadata": (ORDINARY, lambda context, _: context.service.server_metadata()),
     "ModelMetadata": (
         ORDINARY,
-        lambda context, asked: metadata(
-            context.service.model(asked.name, asked.version or None), context.service.versions(asked.name)
+        lambda context, request: metadata(
+            context.service.model(request.name, request.version or None), context.service.versions(request.name)
         ),
     ),
     "ModelConfig": (ORDINARY, _model_config),
     "ModelStatistics": (ORDINARY, _statistics),
-    "RepositoryIndex": (ORDINARY, lambda context, asked: {"models": context.service.index(ready=asked.ready)}),
+    "RepositoryIndex": (ORDINARY, lambda context, request: {"models": context.service.index(ready=request.ready)}),
     "RepositoryModelLoad": (MUTATING, _load),
     "RepositoryModelUnload": (MUTATING, _unload),
     "SystemSharedMemoryStatus": (ORDINARY, _status),

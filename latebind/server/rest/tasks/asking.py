@@ -104,13 +104,13 @@ async def read_body(context: Context, request: Request, decoder: "msgspec.json.D
         raise TooLarge(f"the body has {len(text)} bytes, more than {limits.json_bytes}: send fewer texts in a call")
     check_depth(text, limits.json_depth)
     try:
-        asked = decoder.decode(text)
+        found = decoder.decode(text)
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the JSON is invalid for this call: {error!s:.200}") from None
 
     request.release()
     request.watch()
-    return asked
+    return found
 
 
 def texts_or_ids(given: Texts) -> tuple[list[str], list[list[int]]]:

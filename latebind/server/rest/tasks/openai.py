@@ -84,13 +84,13 @@ EMBEDDINGS = msgspec.json.Decoder(EmbeddingsRequest)
 
 async def embeddings(context: Context, request: Request) -> Reply:
     """A vector for each text."""
-    asked = await read_body(context, request, EMBEDDINGS)
-    asking = Asking.of(context, request, asked.model, Task.EMBED)
-    how = asked.reading()
-    answer = await asking.ask(lambda one: one.rows(asked.input, how))
-    vectors = leading(answer.output, asked.dimensions)
+    body = await read_body(context, request, EMBEDDINGS)
+    asking = Asking.of(context, request, body.model, Task.EMBED)
+    how = body.reading()
+    answer = await asking.ask(lambda one: one.rows(body.input, how))
+    vectors = leading(answer.output, body.dimensions)
     written: list[object]
-    if asked.encoding_format == "base64":
+    if body.encoding_format == "base64":
         written = [b64encode(row).decode("ascii") for row in vectors.astype("<f4", copy=False)]
     else:
         check_finite(vectors)
@@ -163,10 +163,10 @@ CLASSIFICATION, SCORING = msgspec.json.Decoder(Classification), msgspec.json.Dec
 
 async def classify(context: Context, request: Request) -> Reply:
     """The most likely class of each text, and the scores of all."""
-    asked = await read_body(context, request, CLASSIFICATION)
-    asking = Asking.of(context, request, asked.model, Task.CLASSIFY)
-    how = asked.reading()
-    answer = await asking.ask(lambda one: one.rows(asked.input, how))
+    body = await read_body(context, request, CLASSIFICATION)
+    asking = Asking.of(context, request, body.model, Task.CLASSIFY)
+    how = body.reading()
+    answer = await asking.ask(lambda one: one.rows(body.input, how))
     spec = answer.spec
     found = scores(answer.output, usual_activation(spec))
     best = found.argmax(-1).tolist()
@@ -179,16 +179,16 @@ async def classify(context: Context, request: Request) -> Reply:
 
 async def score(context: Context, request: Request) -> Reply:
     """How well the two texts of each pair go together."""
-    asked = await read_body(context, request, SCORING)
-    asking = Asking.of(context, request, asked.model, Task.RERANK)
-    first, second = ([one] if isinstance(one, str) else one for one in (asked.text_1, asked.text_2))
+    body = await read_body(context, request, SCORING)
+    asking = Asking.of(context, request, body.model, Task.RERANK)
+    first, second = ([one] if isinstance(one, str) else one for one in (body.text_1, body.text_2))
     if len(first) == 1:
         first = first * len(second)
     if len(first) != len(second) or not first:
         raise InvalidRequest(
             f"text_1 has {len(first)} texts and text_2 {len(second)}: send equally many, or one text_1"
         )
-    how = asked.reading()
+    how = body.reading()
     answer = await asking.ask(lambda one: one.read({TEXT: first, PAIR: second}, how))
     found = scores(answer.output, usual_activation(answer.spec))[:, 0]
     return _listed(

@@ -56,30 +56,30 @@ REQUEST = msgspec.json.Decoder(RerankRequest)
 
 async def rerank(context: Context, request: Request) -> Reply:
     """The best documents first."""
-    asked = await read_body(context, request, REQUEST)
-    if not (asked.documents if asked.texts is None else asked.texts):
+    body = await read_body(context, request, REQUEST)
+    if not (body.documents if body.texts is None else body.texts):
         raise InvalidRequest("there is no text to rank: send `documents` (Cohere, Jina) or `texts` (TEI), one or more")
-    if (asked.texts is None) == (asked.documents is None):
+    if (body.texts is None) == (body.documents is None):
         raise InvalidRequest("send a query with `documents` (Cohere, Jina), or with `texts` (TEI), not both")
-    asking = Asking.of(context, request, asked.model, Task.RERANK)
-    if asked.texts is not None:
-        return await _as_tei(asking, asked, asked.texts)
-    assert asked.documents is not None
-    return await _as_cohere(asking, asked, asked.documents, version=2 if request.head.target.startswith(b"/v2") else 1)
+    asking = Asking.of(context, request, body.model, Task.RERANK)
+    if body.texts is not None:
+        return await _as_tei(asking, body, body.texts)
+    assert body.documents is not None
+    return await _as_cohere(asking, body, body.documents, version=2 if request.head.target.startswith(b"/v2") else 1)
 
 
-async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Document], *, version: int) -> Reply:
+async def _as_cohere(asking: Asking, body: RerankRequest, documents: list[Document], *, version: int) -> Reply:
     """Answer in the form of Cohere and Jina.
 
     Documents are cut to what the model reads, as in both APIs, with a warning. Unless the call says otherwise, they are
     returned, as by Jina, but not in version 2 of Cohere's form.
     """
-    _check_options(asked)
-    texts = [_text_of(document, asked.rank_fields) for document in documents]
-    most = asked.max_tokens_per_doc
+    _check_options(body)
+    texts = [_text_of(document, body.rank_fields) for document in documents]
+    most = body.max_tokens_per_doc
 
     async def read(one: Asking) -> list[Prepared]:
-        rows = await _rows(one, asked.query, texts, CUT)
+        rows = await _rows(one, body.query, texts, CUT)
         if most is not None and any(row.used > most for row in rows):
             raise InvalidRequest(
                 f"a document has over {most} tokens with its query: max_tokens_per_doc is not supported, send shorter "
@@ -90,8 +90,8 @@ async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Docum
     answer = await asking.ask(read)
     found = scores(answer.output, usual_activation(answer.spec))[:, 0]
     results: list[dict[str, object]] = []
-    returned = version == 1 if asked.return_documents is None else asked.return_documents
-    for place, score in _best_first(found)[: asked.top_n or None]:
+    returned = version == 1 if body.return_documents is None else body.return_documents
+    for place, score in _best_first(found)[: body.top_n or None]:
         entry: dict[str, object] = {"index": place, "relevance_score": score}
         results.append({**entry, "document": {"text": texts[place]}} if returned else entry)
     meta: dict[str, object] = {"api_version": {"version": str(version)}}
@@ -102,19 +102,19 @@ async def _as_cohere(asking: Asking, asked: RerankRequest, documents: list[Docum
     return answer.reply({"id": answer.id, "results": results, "meta": meta, **jina})
 
 
-async def _as_tei(asking: Asking, asked: RerankRequest, texts: list[str]) -> Reply:
+async def _as_tei(asking: Asking, body: RerankRequest, texts: list[str]) -> Reply:
     """Answer in TEI's form. Texts that are longer than the model reads are refused unless the call says otherwise."""
-    how = Reading(bool(asked.truncate), kept=kept_by(asked.truncation_direction))
+    how = Reading(bool(body.truncate), kept=kept_by(body.truncation_direction))
 
     async def read(one: Asking) -> list[Prepared]:
         with as_tei():
-            return await _rows(one, asked.query, texts, how)
+            return await _rows(one, body.query, texts, how)
 
     answer = await asking.ask(read)
-    found = scores(answer.output, None if asked.raw_scores else usual_activation(answer.spec))[:, 0]
+    found = scores(answer.output, None if body.raw_scores else usual_activation(answer.spec))[:, 0]
     return answer.reply(
         [
-            {"index": place, "score": score, **({"text": texts[place]} if asked.return_text else {})}
+            {"index": place, "score": score, **({"text": texts[place]} if body.return_text else {})}
             for place, score in _best_first(found)
         ]
     )
@@ -143,12 +143,12 @@ def kept_by(direction: str | None) -> Kept | None:
     return kept[direction.lower()]
 
 
-def _check_options(asked: RerankRequest) -> None:
-    if asked.priority:
+def _check_options(body: RerankRequest) -> None:
+    if body.priority:
         raise InvalidRequest("priority is not supported here: send the header latebind-priority, 1 (first) to 255")
-    if asked.max_chunks_per_doc not in (None, 1):
+    if body.max_chunks_per_doc not in (None, 1):
         raise InvalidRequest("max_chunks_per_doc is not supported: a document is read once, and cut to what fits")
-    if asked.truncate_prompt_tokens not in (None, -1):
+    if body.truncate_prompt_tokens not in (None, -1):
         raise InvalidRequest("truncate_prompt_tokens may be -1, for as many as the model reads: send that, or none")
 
 

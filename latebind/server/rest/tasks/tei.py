@@ -63,7 +63,7 @@ def report_by_rerank(error: LatebindError, text: str) -> tuple[int, object]:
 TEI, RERANK = Errors("TeiError", report), Errors("RerankError", report_by_rerank)
 
 
-class Asked(msgspec.Struct):
+class CommonBody(msgspec.Struct):
     """What the bodies of TEI's calls have in common. TEI has no field `model`: it serves only one."""
 
     model: str | None = None
@@ -75,7 +75,7 @@ class Asked(msgspec.Struct):
         return Reading(bool(self.truncate), prompt, kept_by(self.truncation_direction))
 
 
-class EmbedRequest(Asked, kw_only=True):
+class EmbedRequest(CommonBody, kw_only=True):
     """The body of `/embed`."""
 
     inputs: Texts
@@ -94,7 +94,7 @@ class Parameters(msgspec.Struct):
     stride: AtMost = None
 
 
-class PredictRequest(Asked, kw_only=True):
+class PredictRequest(CommonBody, kw_only=True):
     """The body of `/predict`: a text, two texts that go together, or a batch of either."""
 
     inputs: str | list[str | list[str]]
@@ -102,7 +102,7 @@ class PredictRequest(Asked, kw_only=True):
     parameters: Parameters | None = None
 
 
-class TokensRequest(Asked, kw_only=True):
+class TokensRequest(CommonBody, kw_only=True):
     """The body of `/predict_tokens`."""
 
     inputs: list[str]
@@ -121,23 +121,23 @@ Pair = tuple[str, str | None]
 
 async def embed(context: Context, request: Request) -> Reply:
     """A vector for each text. Those of a model that normalizes stay so, whatever `normalize` says."""
-    asked = await read_body(context, request, EMBED)
-    how = asked.reading(asked.prompt_name)
+    body = await read_body(context, request, EMBED)
+    how = body.reading(body.prompt_name)
 
     async def read(one: Asking) -> list[Prepared]:
         with as_tei():
-            return await one.rows(asked.inputs, how)
+            return await one.rows(body.inputs, how)
 
-    answer = await Asking.of(context, request, asked.model, Task.EMBED).ask(read)
-    vectors = leading(answer.output, asked.dimensions)
+    answer = await Asking.of(context, request, body.model, Task.EMBED).ask(read)
+    vectors = leading(answer.output, body.dimensions)
     check_finite(vectors)
-    vectors = unit(vectors) if asked.normalize else vectors
+    vectors = unit(vectors) if body.normalize else vectors
     return await answer.reply_each(b"[", [*vectors], b"]", vectors.shape[-1])
 
 
-async def _ask(asking: Asking, pairs: Sequence[Pair], asked: Asked) -> Result:
+async def _ask(asking: Asking, pairs: Sequence[Pair], body: CommonBody) -> Result:
     """Ask a model for texts, alone or in pairs."""
-    how = asked.reading()
+    how = body.reading()
 
     async def read(one: Asking) -> list[Prepared]:
         rows: dict[int, Prepared] = {}
@@ -160,23 +160,23 @@ async def _ask(asking: Asking, pairs: Sequence[Pair], asked: Asked) -> Result:
 
 async def predict(context: Context, request: Request) -> Reply:
     """The classes of texts with their scores, the best first; of a model that tags, those of each token."""
-    asked = await read_body(context, request, PREDICT)
-    asking = Asking.of(context, request, asked.model, Task.CLASSIFY, Task.RERANK, Task.TAG)
-    pairs, batch = _pairs(asked.inputs)
+    body = await read_body(context, request, PREDICT)
+    asking = Asking.of(context, request, body.model, Task.CLASSIFY, Task.RERANK, Task.TAG)
+    pairs, batch = _pairs(body.inputs)
     tags = asking.spec.about.task is Task.TAG
-    answer = await _ask(asking, pairs, asked)
-    spec, parameters = answer.spec, asked.parameters
+    answer = await _ask(asking, pairs, body)
+    spec, parameters = answer.spec, body.parameters
     if tags:
         texts = [text for text, _ in pairs]
         if parameters is None:
-            asked_tokens = TokensRequest(inputs=texts, raw_scores=asked.raw_scores)
-            return answer.reply(_token_predictions(answer, texts, asked_tokens))
+            tokens_body = TokensRequest(inputs=texts, raw_scores=body.raw_scores)
+            return answer.reply(_token_predictions(answer, texts, tokens_body))
         entities = _entities(answer, texts, parameters)
         return answer.reply(entities if batch else entities[0])
     activation: Activation | None = usual_activation(spec)
     if parameters is not None and parameters.function_to_apply is not None:
         activation = APPLIED[parameters.function_to_apply]
-    found = scores(answer.output, None if asked.raw_scores else activation)
+    found = scores(answer.output, None if body.raw_scores else activation)
     classes = _classes(spec, found, None if parameters is None else parameters.top_k)
     return answer.reply(classes if batch or parameters is not None else classes[0])
 
@@ -204,7 +204,7 @@ def _pairs(inputs: str | list[str | list[str]]) -> tuple[list[Pair], bool]:
 
 
 def _classes(spec: ModelSpec, found: Array, most: int | None) -> list[list[dict[str, object]]]:
-    """Return the classes of each row `(N, C)`, the best first, at most so many."""
+    """Return the classes of each row `(N, C)`, the best first, at most `most`."""
     order = np.argsort(-found, axis=-1, kind="stable")[:, :most]
     best = np.take_along_axis(found, order, axis=-1)
     names = [label_of(spec, index) for index in range(found.shape[-1])]
@@ -229,18 +229,18 @@ class Tag(NamedTuple):
 
 async def predict_tokens(context: Context, request: Request) -> Reply:
     """The class of each token of texts, with its place."""
-    asked = await read_body(context, request, TOKENS)
-    if not asked.inputs:
+    body = await read_body(context, request, TOKENS)
+    if not body.inputs:
         raise InvalidRequest("inputs are empty: send a list of texts")
-    pairs: list[Pair] = [(text, None) for text in asked.inputs]
-    asking = Asking.of(context, request, asked.model, Task.TAG)
-    answer = await _ask(asking, pairs, asked)
-    return answer.reply(_token_predictions(answer, asked.inputs, asked))
+    pairs: list[Pair] = [(text, None) for text in body.inputs]
+    asking = Asking.of(context, request, body.model, Task.TAG)
+    answer = await _ask(asking, pairs, body)
+    return answer.reply(_token_predictions(answer, body.inputs, body))
 
 
-def _token_predictions(answer: Result, texts: Sequence[str], asked: TokensRequest) -> list[list[dict[str, object]]]:
+def _token_predictions(answer: Result, texts: Sequence[str], body: TokensRequest) -> list[list[dict[str, object]]]:
     """Return tokens in TEI's form: each with its best class and the score of that."""
-    activation = None if asked.raw_scores else usual_activation(answer.spec)
+    activation = None if body.raw_scores else usual_activation(answer.spec)
     return [
         [
             {
@@ -250,23 +250,23 @@ def _token_predictions(answer: Result, texts: Sequence[str], asked: TokensReques
                 "end": tag.end,
                 "results": {tag.label: tag.score},
             }
-            for tag in _kept(answer.spec, row, logits, activation, asked.aggregation_strategy, asked.ignore_labels)
+            for tag in _kept(answer.spec, row, logits, activation, body.aggregation_strategy, body.ignore_labels)
         ]
         for text, row, logits in zip(texts, answer.rows, answer.outputs, strict=True)
     ]
 
 
-def _entities(answer: Result, texts: Sequence[str], asked: Parameters) -> list[list[dict[str, object]]]:
+def _entities(answer: Result, texts: Sequence[str], parameters: Parameters) -> list[list[dict[str, object]]]:
     """Return tokens, or the entities that they form, in the form of Hugging Face's Inference API."""
-    if asked.stride:
+    if parameters.stride:
         raise InvalidRequest("stride is not supported: a text is read whole, or refused; leave it out")
-    strategy = asked.aggregation_strategy
+    strategy = parameters.aggregation_strategy
     name = "entity" if strategy == "none" else "entity_group"
     activation = usual_activation(answer.spec)
     return [
         [
             {name: tag.label, "score": tag.score, "word": text[tag.start : tag.end], "start": tag.start, "end": tag.end}
-            for tag in _kept(answer.spec, row, logits, activation, strategy, asked.ignore_labels)
+            for tag in _kept(answer.spec, row, logits, activation, strategy, parameters.ignore_labels)
         ]
         for text, row, logits in zip(texts, answer.rows, answer.outputs, strict=True)
     ]
@@ -350,7 +350,7 @@ async def info(context: Context, request: Request) -> Reply:
 
 
 async def health(context: Context, request: Request) -> Reply:
-    """Whether every model can be asked."""
+    """Whether every model can be called."""
     del request
     return Reply(status=HTTPStatus.OK if context.service.ready() else HTTPStatus.SERVICE_UNAVAILABLE)
 

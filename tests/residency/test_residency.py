@@ -139,7 +139,7 @@ def test_what_was_not_on_its_way_cannot_arrive() -> None:
     scheduler = Scheduler(limited(A, budget=8))
     with pytest.raises(IllegalEvent, match="not being loaded"):
         scheduler.handle(Loaded("a", (0,), 1.0), 0.0)
-    with pytest.raises(IllegalEvent, match="not loaded while requests come"):
+    with pytest.raises(IllegalEvent, match="not loaded on demand"):
         Scheduler(SchedulerConfig((A,))).handle(Loaded("a", (0,), 1.0), 0.0)
     scheduler.check()
 

@@ -118,7 +118,7 @@ def serving(
 def serve(module: nn.Module | Path | str, example_inputs: Inputs | None = None, **options: Unpack[Options]) -> None:
     """Serve `module`, or a folder, by default on port 8000, until the process is interrupted or terminated.
 
-    Raises what `serving` raises, and `Unavailable` if the server ends though nobody asked for it.
+    Raises what `serving` raises, and `Unavailable` if the server ends by itself.
     """
     _check("serve", options)
     with suppress(KeyboardInterrupt), _interrupted_by_sigterm(), ExitStack() as stack:

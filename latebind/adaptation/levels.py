@@ -27,7 +27,7 @@ from latebind.adaptation.controller import (
     down_to,
 )
 
-Shows = Callable[[int, int, float], bool]  # whether so many wrong answers among so many show this fidelity
+Shows = Callable[[int, int, float], bool]  # whether this many wrong answers among this many show this fidelity
 
 
 @dataclass(slots=True)

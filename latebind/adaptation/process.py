@@ -239,7 +239,7 @@ class AdaptationService:
         try:
             model.versions.make_current(version)
         except OSError as error:
-            logger.error("%s: other servers are not told of version %s: %s", model.spec.name, version, error)
+            logger.error("%s: other servers cannot be switched to version %s: %s", model.spec.name, version, error)
         else:
             model.seen = version
 

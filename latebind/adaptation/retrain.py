@@ -368,8 +368,8 @@ def taught(head: Head, features: Tensor, answers: Tensor, generator: torch.Gener
     for step, drawn in enumerate(torch.randint(len(answers), (steps, BATCH), generator=generator)):
         optimizer.param_groups[0]["lr"] = RATE * (1.0 - step / steps)
         hidden = functional.relu(functional.linear(rows[drawn], layers[2], layers[3]))
-        said = functional.linear(rows[drawn], layers[0], layers[1]) + functional.linear(hidden, layers[4])
-        loss = distillation_loss(said, answers[drawn], None, share=DISTILLATION, temperature=TEMPERATURE)
+        predicted = functional.linear(rows[drawn], layers[0], layers[1]) + functional.linear(hidden, layers[4])
+        loss = distillation_loss(predicted, answers[drawn], None, share=DISTILLATION, temperature=TEMPERATURE)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()

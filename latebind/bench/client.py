@@ -178,7 +178,7 @@ class Received:
 
 
 class Reply:
-    """An HTTP response as it comes in; another one over the same connection takes its place."""
+    """An HTTP response while it arrives; the next one over the same connection replaces it."""
 
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}

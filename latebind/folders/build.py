@@ -101,8 +101,8 @@ def read_folder(source: str, *, task: str = "", dims: Sequence[Dim] = ()) -> Fol
     Raises `ConfigError`, in a sentence, for a folder that is not served.
     """
     with taken(local_folder(source), source) as found, quietly(found, "it cannot be read"):
-        said = found.own(CONFIG)
-        kind = kind_of(said, source, embeds=any(part.kind == "Pooling" for part in found.modules))
+        saved = found.own(CONFIG)
+        kind = kind_of(saved, source, embeds=any(part.kind == "Pooling" for part in found.modules))
         config, wanted = configuration(found), {dim.name: dim for dim in dims}
         network = load_network(found, kind, task_of(kind, config, task, source), config)
         module: nn.Module
@@ -175,7 +175,7 @@ def build_folder(
             measured_lengths=bool(data.tokens),
             about=folder.about,
             files=folder.files(),
-            **{name: said for name, said in how.items() if name not in OF_STAGES},
+            **{name: value for name, value in how.items() if name not in OF_STAGES},
         )
     inputs, dims, rows = folder.reading.inputs, folder.reading.dims, None
     if data.samples is not None:

@@ -240,7 +240,7 @@ class Explorer:
     ) -> None:
         """Train the networks of the candidates on recorded activations, `at_once` at a time, the longest first.
 
-        Each computes on as many threads as torch has been given, and so comes to the same weights wherever it is
+        Each computes on as many threads as torch has been given, and so gets the same weights wherever it is
         trained. `on_progress` is called with the shares that are done, by name. If it raises, or this process is
         interrupted, trainings end at their next step.
         """

@@ -32,7 +32,7 @@ class ArrayStage(Protocol):
         """Run the stage."""
 
     def of_lengths(self, lengths: Sequence[int], *inputs: Array) -> Arrays:
-        """Run the stage on rows that have these lengths and are filled up to the longest."""
+        """Run the stage on rows of these lengths, padded to the longest."""
 
     def twin(self) -> "ArrayStage":
         """Return the same stage for another thread."""
@@ -58,7 +58,7 @@ class OverArrays:
         return tensors_over(self.arrays(*map(array_of, inputs)))
 
     def of_lengths(self, lengths: Sequence[int], *inputs: "Tensor") -> tuple["Tensor", ...]:
-        """Run the stage on rows that have these lengths and are filled up to the longest."""
+        """Run the stage on rows of these lengths, padded to the longest."""
         return tensors_over(self.arrays.of_lengths(lengths, *map(array_of, inputs)))
 
 
@@ -107,7 +107,7 @@ def over_arrays(stage: Callable[..., Any], inputs: Sequence[TensorSpec] = ()) ->
 
 
 def run_lengths(stage: ArrayFunction, lengths: Sequence[int], inputs: Arrays) -> Arrays:
-    """Return the outputs of a stage for rows of these lengths, filled up to the longest; some skip the padding."""
+    """Return the outputs of a stage for rows of these lengths, padded to the longest; some stages skip the padding."""
     of_lengths: ArrayFunction | None = getattr(stage, "of_lengths", None)
     return stage(*inputs) if of_lengths is None else of_lengths(lengths, *inputs)
 

@@ -166,10 +166,10 @@ def why_chosen(
     """Return which backend was chosen, and why, for the report; `passed_over` are faster ones that were not."""
     rivals = [one for one in candidates if not one.refused and one is not chosen and one.backend not in passed_over]
     if rivals:
-        reasons = [f"{rivals[0].seconds / chosen.seconds:.1f} times as quick as {rivals[0].backend}"]
+        reasons = [f"{rivals[0].seconds / chosen.seconds:.1f} times as fast as {rivals[0].backend}"]
     else:
         reasons = ["the only one that was tried" if len(candidates) == 1 else "the only one that may be taken"]
-    reasons += [f"{backend} is quicker, but not taken: {why}" for backend, why in passed_over.items()]
+    reasons += [f"{backend} is faster, but not taken: {why}" for backend, why in passed_over.items()]
     return f"{chosen.backend}, {'; '.join(reasons)}"
 
 

@@ -5,7 +5,7 @@ words): it is computed again behind the cut, from the sizes of the activation, w
 
 A network that reads texts needs to know in every block which words are padding, so a single activation is nowhere
 enough. If what is needed besides the activation follows from one number for each word, that is appended to the word's
-own numbers, in their dtype (true and false as 1 and 0), and the rest is recomputed from it behind the cut: a `Carry`.
+own numbers, in their dtype (true and false as 1 and 0), and the rest is recomputed from it after the cut: a `Carry`.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from latebind.domain.sizes import Size
 from latebind.program.graph import Constant, Graph, Node, TensorType, Value
 from latebind.program.operators import SYM_SIZE, aten, is_pointwise
 
-ENTRY = -1  # the cut before the first node: it makes an empty stage, behind which requests can leave
+ENTRY = -1  # the cut before the first node: it makes an empty stage, after which requests can leave
 MAX_SHARE = 1 / 8  # the most that may be carried, as a share of the activation's numbers
 NEGLIGIBLE = 0.05  # a piece with less than this share of a stage's minimum does not begin a stage
 # Operators that cost next to nothing to repeat, as pointwise ones do.
@@ -30,7 +30,7 @@ CHEAP_OPERATORS = aten(
 
 
 def cut_points(graph: Graph) -> tuple[int, ...]:
-    """Return the positions `i` such that the graph can be cut behind `graph.nodes[i]`, ascending.
+    """Return the positions `i` such that the graph can be cut after `graph.nodes[i]`, ascending.
 
     The activation there is one tensor `(B, sizes of a row)`. The end of the graph is not a cut.
     """
@@ -44,7 +44,7 @@ def cut_points(graph: Graph) -> tuple[int, ...]:
 
 
 def live_behind(graph: Graph) -> Iterator[tuple[int, frozenset[str]]]:
-    """Yield each position before the end of the graph, with the values that are needed behind the node there.
+    """Yield each position before the end of the graph, with the values that are needed after the node there.
 
     Nodes that follow from sizes alone are skipped, and their values are not counted.
     """
@@ -91,7 +91,7 @@ def _is_fused(op: str) -> bool:
 
 
 def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
-    """Return the graph cut behind each of `points` (ascending, from `cut_points`): a chain of one graph more.
+    """Return the graph cut after each of `points` (ascending, from `cut_points`): a chain of one graph more.
 
     The first takes the graph's inputs, the last returns its outputs. Between them passes one activation, named after
     the node that computes it. `ENTRY` may come first if `has_entry`.
@@ -105,7 +105,7 @@ def split(graph: Graph, points: Sequence[int]) -> tuple[Graph, ...]:
     for point in points:
         node = graph.nodes[point]
         if node.type is None or node.type.row is None:
-            raise ValueError(f"the graph cannot be cut behind {node.name!r}: take the points from cut_points")
+            raise ValueError(f"the graph cannot be cut after {node.name!r}: take the points from cut_points")
         nodes = {one.name for one in graph.nodes[start : point + 1]}.difference(sizes)
         pieces.append(piece_of(graph, inputs, nodes, ((node.name, node.name),)))
         inputs, start = (graph.spec(node.name, node.type),), point + 1
@@ -139,7 +139,7 @@ def piece_of(
 
 
 class _Lacking:
-    """Finds sizes that are read behind a cut but that the activation there does not have."""
+    """Finds sizes that are read after a cut but that the activation there does not have."""
 
     def __init__(self, graph: Graph) -> None:
         self._nodes = graph.nodes
@@ -158,7 +158,7 @@ class _Lacking:
         ]
 
     def behind(self, point: int) -> bool:
-        """Return whether there are any behind this cut point, whose activation is a tensor."""
+        """Return whether there are any after this cut point, whose activation is a tensor."""
         kind = self._nodes[point].type
         return kind is None or any(
             source <= point < last and size not in kind.shape for size, source, last in self._reads
@@ -185,9 +185,9 @@ def size_only(graph: Graph) -> frozenset[str]:
 
 
 def _following(graph: Graph) -> list[Node]:
-    """Return for each position the next node behind it that does not follow from sizes alone."""
+    """Return for each position the next node after it that does not follow from sizes alone."""
     sizes, found = size_only(graph), list[Node]()
-    following = graph.nodes[-1] if graph.nodes else None  # behind the last one it is not used
+    following = graph.nodes[-1] if graph.nodes else None  # not used after the last one
     for node in reversed(graph.nodes):
         assert following is not None
         found.append(following)
@@ -255,7 +255,7 @@ def find_carries(graph: Graph) -> tuple[Carry, ...]:
 
 
 def with_carries(graph: Graph, wanted: Collection[Carry]) -> Graph:
-    """Return an equivalent graph that can be cut behind the `name` of each of the `wanted` carries."""
+    """Return an equivalent graph that can be cut after the `name` of each of the `wanted` carries."""
     types = graph.types()
     nodes = {node.name: node for node in graph.nodes}
     by_main = {carry.main: carry for carry in wanted}
@@ -344,7 +344,7 @@ def join_by_seconds(points: Sequence[int], seconds: Sequence[float], stages: int
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What an activation carries: the numbers of a word behind the first `width`, and which of these are `masks`.
+    """What an activation carries: the numbers of a word after the first `width`, and which of these are `masks`.
 
     A mask is true or false for each word, and 0 for padding.
     """

@@ -188,7 +188,7 @@ class OpenVinoStage:
         return self._run(inputs, more)
 
     def of_lengths(self, lengths: Sequence[int], *inputs: Array) -> Arrays:
-        """Run the stage on rows that have these lengths and are filled up to the longest."""
+        """Run the stage on rows of these lengths, padded to the longest."""
         return self._run(inputs, () if self.axis is None else places(lengths))
 
     def _run(self, inputs: Arrays, more: Arrays) -> Arrays:

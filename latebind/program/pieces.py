@@ -1,4 +1,4 @@
-"""Pieces: the parts of a model that are loaded and evicted as one. A stage, or the learned caches behind one."""
+"""Pieces: the parts of a model that are loaded and evicted as one. A stage, or the learned caches after one."""
 
 import ctypes
 import gc

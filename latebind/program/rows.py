@@ -1,7 +1,7 @@
 """Refuses modules whose answer to a row depends on other rows of its batch, which are other clients'. Runs the module.
 
 Rows are answered in eager alone, in batches of several sizes, at several places, and beside rows of NaN and of huge
-numbers. A difference is told from rounding by running the graph in float64.
+numbers. Running the graph in float64 tells a difference from rounding.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -31,11 +31,10 @@ ROWS, FEW_ROWS = 24, 6  # of one group
 LARGE = 1 << 14  # values of a row from which few rows are drawn: they have many values each
 LARGE_INSIDE = 1 << 17  # the same for a row anywhere in the network
 KINDS = 5  # groups of usual magnitude
-# Rows of one group, and of what is real, for networks of less than so many operations a row: each row is run some
-# twenty times, together and alone, by every backend.
+# Rows of one group, and real rows, for networks of fewer operations a row than this: each row is run some twenty times,
+# together and alone, by every backend.
 BY_WORK = ((5e7, ROWS, 64), (2.5e8, FEW_ROWS, 16), (4e9, 2, 4), (inf, 1, 4))
-# Further sizes beside those at the ends, and rows of each, for networks of less than so many operations at their
-# largest size.
+# Further sizes besides both ends, and rows of each, for networks of fewer operations than this at their largest size.
 SIZES_BY_WORK = ((5e7, 24, 4), (1e9, 12, 2), (2e10, 6, 1), (inf, 3, 1))
 MOST_CONSTANTS = 32
 WHOLE = (0, 1, -1, 2, 3, -2, 127, 128, 255, 256, -129, 32767, 32768, 65535, 65536)

@@ -83,7 +83,7 @@ def test_exits_that_are_to_stop_stop_where_the_disk_is_full(
     service._use(model, Use(FULL_DEPTH, "fidelity fell"))
     assert told == [UseVersion("digits", FULL_DEPTH, "fidelity fell")]
     assert model.seen == BUILT  # as it is written: nobody has chosen anything else
-    assert "other servers are not told" in caplog.text
+    assert "other servers cannot be switched" in caplog.text
 
 
 def test_answers_are_compared_while_a_lesson_runs_and_after_one_that_failed_another_may_come(

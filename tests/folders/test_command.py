@@ -64,7 +64,7 @@ def test_a_folder_is_built_with_learned_caches_and_listed(folder: Path, tmp_path
         (["--task", "tag"], "is built for classify or rerank or embed"),
         (["--dim", "H=1..8"], "--dim H: what varies in the inputs"),
         (["--fidelity", "cosine:0.99@0.97", "--data", "rows.csv"], "a cosine is promised only for embeddings, and "),
-        (["--task", "embed", "--fidelity", "cosine:0.99@0.97"], "a cosine is tested on texts like those to come"),
+        (["--task", "embed", "--fidelity", "cosine:0.99@0.97"], "a cosine is tested on texts like those to be served"),
         (["--fidelity", "top3@0.97"], "The order of a list cannot be promised"),
         (["--data", "rows.xlsx"], "give a table of texts"),
     ],

@@ -164,7 +164,7 @@ def test_weights_that_are_not_those_of_the_configuration_are_refused(copy: Calla
 def test_sizes_that_nobody_can_wait_for_are_refused_at_once(key: str, value: int, copy: Callable[[str], Path]) -> None:
     folder = copy("bert")
     change(folder / "config.json", **{key: value})
-    assert f"config.json says {key} {value}" in refusal(folder)
+    assert f"config.json has {key} {value}" in refusal(folder)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"3"])

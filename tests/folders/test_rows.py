@@ -146,7 +146,7 @@ def test_a_table_says_which_rows_are_to_fit_on(tmp_path: Path) -> None:
     assert sorted(lengths[1]) == [place + 1 for place in range(0, 30, 3)] != lengths[1]
     for said in ("test", "train"):
         file.write_text(f"text,label,split\ndog,yes,train\nfox,no,{said}\n")
-        with pytest.raises(ConfigError, match=f"'split' says .*'{said}'.*: rows to learn from have 'train'"):
+        with pytest.raises(ConfigError, match=f"'split' has .*'{said}'.*: rows to learn from have 'train'"):
             data_of(folder, file)
 
 

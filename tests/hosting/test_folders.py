@@ -63,7 +63,7 @@ def test_learned_caches_are_made_of_a_table(bert: Path, tmp_path: Path) -> None:
         ((), {"samples": torch.ones(2, 3)}, "samples is not an option of a Hugging Face folder, which takes data"),
         ((), {"outputs": ("logits",)}, "outputs is not an option of a Hugging Face folder"),
         ((torch.ones(2, 3),), {}, "example_inputs: a folder defines what it reads"),
-        ((), {"dims": {"input_ids": {1: latebind.Dim("L", 1, 16)}}}, "of a folder give the ranges"),
+        ((), {"dims": {"input_ids": {1: latebind.Dim("L", 1, 16)}}}, "for a folder give the ranges"),
         ((), {"task": "tag"}, "is built for classify or rerank or embed"),
         ((), {"data": "rows.csv"}, "rows.csv cannot be read"),
         ((), {"fidelity": 97.0}, "give the share of equal answers"),

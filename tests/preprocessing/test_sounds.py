@@ -145,9 +145,9 @@ def with_header(**changes: int) -> bytes:
         (with_header(kind=7, bits=8), "not PCM or float"),
         (with_header(kind=3, bits=16), "not PCM or float"),
         (file_of(np.zeros(0, np.int16)), "no samples"),
-        (file_of(np.full(100, np.nan, np.float32)), "no numbers"),
-        (file_of(np.full(100, np.inf)), "no numbers"),
-        (file_of(np.full(100, 1e30)), "no numbers"),
+        (file_of(np.full(100, np.nan, np.float32)), "not numbers"),
+        (file_of(np.full(100, np.inf)), "not numbers"),
+        (file_of(np.full(100, 1e30)), "not numbers"),
         (b"fLaC" + bytes(50), "broken FLAC|soundfile"),
     ],
 )

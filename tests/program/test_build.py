@@ -189,11 +189,11 @@ def test_the_report_says_why_a_backend_was_chosen() -> None:
         Candidate("eager", 1, seconds=0.003),
     )
     refused: Candidate[int] = Candidate("other", refused="it is not installed")
-    assert why_chosen(quick, [quick, slow, refused]) == "openvino, 3.0 times as quick as eager"
+    assert why_chosen(quick, [quick, slow, refused]) == "openvino, 3.0 times as fast as eager"
     assert why_chosen(quick, [quick, refused]) == "openvino, the only one that may be taken"
-    told = "compile is quicker, but not taken: a stage differs"
+    told = "compile is faster, but not taken: a stage differs"
     passed = {"compile": "a stage differs"}
-    assert why_chosen(quick, [wrong, quick, slow], passed) == f"openvino, 3.0 times as quick as eager; {told}"
+    assert why_chosen(quick, [wrong, quick, slow], passed) == f"openvino, 3.0 times as fast as eager; {told}"
     assert why_chosen(slow, [wrong, slow], passed) == f"eager, the only one that may be taken; {told}"
 
 

@@ -243,9 +243,9 @@ def quickest(model: Lane, most: int, now: float, others: int = 0) -> int:
     coming = min(model.queue.rate(now), BELIEVED * answered.most)
     best, least = answered.quickest, inf
     for batch, rate in answered.rates:
-        there = len(model.queue) + 0.5 * batch + others
-        if rate > coming and there < least * (rate - coming):
-            least, best = there / (rate - coming), batch
+        waiting = len(model.queue) + 0.5 * batch + others
+        if rate > coming and waiting < least * (rate - coming):
+            least, best = waiting / (rate - coming), batch
     return best
 
 

@@ -531,7 +531,7 @@ class Lane:
 
     @property
     def keeps(self) -> bool:
-        """Whether requests that start at the level chosen last must be in time to be answered."""
+        """Whether requests may start, at the level chosen last, only if they are to be answered."""
         return self.depth is not None and not self.depth.may_drop
 
     def drop(self, level: int) -> None:
@@ -541,10 +541,10 @@ class Lane:
 
     def observe_exits(self, stage: int, reached: Iterable[Request], left: Iterable[Request]) -> None:
         """Note which requests that ran a stage the learned cache behind it has answered (`Estimate.observe_exits`)."""
-        there, gone = Counter([one.level for one in reached]), Counter([one.level for one in left])
-        for level in {*there, *gone}:
+        reached_by_level, left_by_level = Counter([one.level for one in reached]), Counter([one.level for one in left])
+        for level in {*reached_by_level, *left_by_level}:
             known = self.estimate.level if level == NO_LEVEL else level
-            self.estimate.observe_exits(stage, there[level], gone[level], known)
+            self.estimate.observe_exits(stage, reached_by_level[level], left_by_level[level], known)
 
     @property
     def _level_works(self) -> list[float]:

@@ -68,8 +68,8 @@ def show(title: str, rows: SomeRows, *, to: Console | None = None) -> None:
     keys = [key for key in rows[0] if any(written(row[key]) for row in rows)] if rows else []
     columns = {key: [written(row[key]) for row in rows] for key in keys}
     table = Table(title=title, title_justify="left", header_style="bold")
-    there = to or console
-    widths = _widths(columns, there.width)
+    output = to or console
+    widths = _widths(columns, output.width)
     if widths is not None:
         for key in keys:
             numeric = all(isinstance(row[key], int | float) for row in rows)
@@ -82,7 +82,7 @@ def show(title: str, rows: SomeRows, *, to: Console | None = None) -> None:
             for key in keys:
                 table.add_row(key, columns[key][number])
             table.add_section()
-    there.print(table)
+    output.print(table)
 
 
 def _widths(columns: Mapping[str, Sequence[str]], room: int) -> dict[str, int] | None:

@@ -214,11 +214,11 @@ def versions(
         directory = ModelDirectory.open(found[0])
         if read_caches(directory) is None:
             raise ConfigError(f"{directory.path} has no learned caches: build it with --data first")
-        there = Versions(versions_folder(directory.path, str(adapted or "")), directory)
+        store = Versions(versions_folder(directory.path, str(adapted or "")), directory)
         if use:
-            there.make_current(use, by_hand=True)
-        current = there.current()
-        made = [_version(there, name) for name in there.names()]
+            store.make_current(use, by_hand=True)
+        current = store.current()
+        made = [_version(store, name) for name in store.names()]
         always: list[Row] = [
             {"version": BUILT, "because": "what build made"},
             {"version": FULL_DEPTH, "because": "no exits"},
@@ -232,9 +232,9 @@ def versions(
         save(json_file, {"current": current, "versions": rows[len(always) :]})
 
 
-def _version(there: Versions, name: str) -> Row:
+def _version(store: Versions, name: str) -> Row:
     try:
-        about = there.version(name)
+        about = store.version(name)
     except RepositoryError:
         return {"version": name, "because": "belongs to other caches"}
     often = sorted(about.mix.items(), key=lambda item: -item[1])[:3]

@@ -237,8 +237,8 @@ def check_machine(engine: EngineConfig, event_log: Path | None) -> None:
     """Raise `ConfigError` for cores that this process may not have, and for a log that cannot be written."""
     missing = [core for core in engine.cores if not _may_run_on(core)]
     if missing:
-        there = sorted(os.sched_getaffinity(0))
-        raise ConfigError(f"engine.cores names {missing}, where this process may not run: it may run on {there}")
+        allowed = sorted(os.sched_getaffinity(0))
+        raise ConfigError(f"engine.cores names {missing}, where this process may not run: it may run on {allowed}")
     if event_log is not None and not event_log.absolute().parent.is_dir():
         raise ConfigError(f"--event-log {event_log}: {event_log.parent} does not exist: create it first")
 

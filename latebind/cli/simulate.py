@@ -143,8 +143,8 @@ def simulate(
     show(title, [_row(name, each, summary) for name, each, summary in results])
     console.print(f"serial capacity at full depth: {capacity:.0f} requests a second")
     if any(summary.padding > PADS_LITTLE for _, _, summary in results):
-        why = why_padded(served.costs, [length for length, _ in rows], max_batch or spec.max_batch)
-        console.print(f"why rows are padded: {why}", highlight=False)
+        reason = why_padded(served.costs, [length for length, _ in rows], max_batch or spec.max_batch)
+        console.print(f"why rows are padded: {reason}", highlight=False)
     save(json_file, [{"policy": name, "rate": each, **asdict(summary)} for name, each, summary in results])
 
 

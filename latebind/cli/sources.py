@@ -46,8 +46,8 @@ def load_function(reference: str) -> Callable[..., Any]:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        there = importlib.import_module(module)
-        found = getattr(there, name, None)
+        imported = importlib.import_module(module)
+        found = getattr(imported, name, None)
     except (ImportError, AttributeError) as error:
         lost = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         hint = "; is its folder the working directory?" if lost else ""  # else the error is inside it
@@ -55,7 +55,7 @@ def load_function(reference: str) -> Callable[..., Any]:
     except Exception as error:  # the user's module, which may raise anything as it is imported
         raise ConfigError(f"{reference!r} cannot be imported: {_message(error)}") from error
     if found is None:
-        public = [each for each, value in vars(there).items() if callable(value) and not each.startswith("_")]
+        public = [each for each, value in vars(imported).items() if callable(value) and not each.startswith("_")]
         raise ConfigError(f"{reference!r} cannot be imported: {module} has no {name!r}{instead(name, public)}")
     if not callable(found):
         raise ConfigError(f"{reference!r} is a {type(found).__name__}: name a function or class that makes the module")
@@ -110,9 +110,9 @@ def _fill(module: nn.Module, weights: Path) -> None:
     except RuntimeError as error:  # tensors of other shapes
         raise ConfigError(f"{weights} does not fit the module: {' '.join(str(error).split())[:500]}") from error
     wrong = []
-    for why, names in (("it lacks", sorted(missing)), ("the module has no", sorted(unexpected))):
+    for problem, names in (("it lacks", sorted(missing)), ("the module has no", sorted(unexpected))):
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        wrong += [f"{why} {', '.join(names[:3])}{more}"] if names else []
+        wrong += [f"{problem} {', '.join(names[:3])}{more}"] if names else []
     if wrong:
         raise ConfigError(f"{weights} does not fit the module: {'; '.join(wrong)}; save it from the same module")
 

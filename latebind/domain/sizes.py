@@ -143,8 +143,8 @@ class _Named(ast.NodeTransformer):
         self._of = of
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        there = self._of.get(node.id)
-        return node if there is None else ast.parse(str(there), mode="eval").body
+        value = self._of.get(node.id)
+        return node if value is None else ast.parse(str(value), mode="eval").body
 
 
 def names_in(size: Size) -> set[str]:

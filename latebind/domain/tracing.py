@@ -119,7 +119,7 @@ class Tracer:
         self._queries = {query.name: query for query in config.queries}
         self._paths: dict[int, Path] = {}  # by request, steps too
         self._running: dict[int, tuple[Run, list[Path]]] = {}  # by worker
-        self._looks: dict[tuple[int, int], float] = {}  # by query and node: when its map or branch started
+        self._tensor_starts: dict[tuple[int, int], float] = {}  # by query and node: when its map or branch started
 
     def observe_all(self, happened: Iterable[tuple[float, Event, Sequence[Action]]]) -> list[Trace]:
         """Handle events, each with its time and its actions; return the traces of requests that have ended."""
@@ -148,7 +148,7 @@ class Tracer:
                 case Reply() if action.request in self._paths:
                     ended.append(self._ended(action, now))
                 case Map() | Branch():
-                    self._look(action, now)
+                    self._tensor_action_started(action, now)
                 case StepEnded() if action.request in self._paths:
                     path = self._paths.pop(action.request + 1 + action.node)
                     path.end(now)
@@ -174,9 +174,11 @@ class Tracer:
                     if path.model == event.model:
                         path.add("load", max(path.began, now - event.seconds), now, pieces=len(event.pieces))
             case Branched() | MapFailed():
-                self._looked(event.requests, event.nodes, "branch" if isinstance(event, Branched) else "map", now)
+                self._tensor_action_ended(
+                    event.requests, event.nodes, "branch" if isinstance(event, Branched) else "map", now
+                )
             case Mapped():
-                self._looked(event.requests, (event.node,), "map", now)
+                self._tensor_action_ended(event.requests, (event.node,), "map", now)
 
     def _stage_ended(self, event: StageDone | StageFailed, now: float) -> None:
         """Note that a stage has ended, and the result of the lookup behind it."""
@@ -197,25 +199,25 @@ class Tracer:
                     hit = any(self._paths.get(request) is path for request in event.exited)
                     path.add("lookup", now - event.looked, now, stage=action.stage, hit=hit)
 
-    def _look(self, action: Map | Branch, now: float) -> None:
+    def _tensor_action_started(self, action: Map | Branch, now: float) -> None:
         """Note that a map or branch of a query starts; a step that may start is traced from now on."""
         mapped, nodes = isinstance(action, Map), self._queries[action.query].nodes
-        looked = (action.node,) if isinstance(action, Map) else action.nodes
+        numbers = (action.node,) if isinstance(action, Map) else action.nodes
         for request in action.requests:
             if request not in self._paths:
                 continue
-            self._looks.update({(request, node): now for node in looked})
-            if mapped and looked[0] < len(nodes):
-                node = nodes[looked[0]]
-                model = node.models[action.chosen[looked[0]]]
-                self._paths[request + 1 + looked[0]] = Path(self._paths[request].trace, model, now, node.name)
+            self._tensor_starts.update({(request, node): now for node in numbers})
+            if mapped and numbers[0] < len(nodes):
+                node = nodes[numbers[0]]
+                model = node.models[action.chosen[numbers[0]]]
+                self._paths[request + 1 + numbers[0]] = Path(self._paths[request].trace, model, now, node.name)
 
-    def _looked(self, requests: Iterable[int], looked: Iterable[int], what: str, now: float) -> None:
+    def _tensor_action_ended(self, requests: Iterable[int], numbers: Iterable[int], what: str, now: float) -> None:
         """Note that a map or branch has ended."""
-        for request, node in product(requests, looked):
+        for request, node in product(requests, numbers):
             if request not in self._paths:
                 continue
-            start, path = self._looks.pop((request, node), now), self._paths.get(request + 1 + node)
+            start, path = self._tensor_starts.pop((request, node), now), self._paths.get(request + 1 + node)
             if path is not None:
                 path.add(what, start, now)
                 path.since = now
@@ -231,7 +233,7 @@ class Tracer:
             path.end(now)
         for node in range(0 if query is None else len(query.nodes) + 1):  # some were mapped and never started
             self._paths.pop(action.request + 1 + node, None)
-            self._looks.pop((action.request, node), None)
+            self._tensor_starts.pop((action.request, node), None)
         trace.ended, trace.outcome = now, Outcome(action.outcome).name.lower()
         trace.left_at, trace.slack = action.stage, action.slack
         return trace

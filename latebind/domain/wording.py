@@ -27,12 +27,12 @@ NEAR = 0.6  # what `difflib` calls the ratio of two names that may have been mea
 SHOWN = 140  # characters of the unknown name that are compared
 
 
-def instead(name: str, there: Iterable[str]) -> str:
-    """Return what follows `there is no model 'X'`: `: did you mean 'Y'?`, or the names in `there`.
+def instead(name: str, names: Iterable[str]) -> str:
+    """Return what follows `there is no model 'X'`: `: did you mean 'Y'?`, or the first of `names`.
 
     The result shows names, so it is only for callers who may list them.
     """
-    known = list(islice(there, MANY))
+    known = list(islice(names, MANY))
     if not known:
         return ": there is none"
     folded = {each.casefold(): each for each in known}

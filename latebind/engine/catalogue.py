@@ -111,8 +111,8 @@ class Catalogue:
         found = await self._found(split.model, partial(self._selection.versions_of, split))
         serving = self._engines.serving
         gone = [name for name in self._beside(split.model) if name not in found.models]
-        there = {name: serving.models.get(name) for name in found.models}
-        if gone or there != found.models:
+        served = {name: serving.models.get(name) for name in found.models}
+        if gone or served != found.models:
             await self._change(serving.without(gone).with_(found), [*found.models])
         self._unsplit(split.model)
         self._unloaded.discard(split.model)
@@ -172,8 +172,8 @@ class Catalogue:
                 logger.error("the repository cannot be read: %s", error)
                 return []
             await self._forget_gone(names)
-            there = _fingerprints(self._engines.serving)
-            gone = {name for name, seen in there.items() if seen is None and name not in names}
+            fingerprints = _fingerprints(self._engines.serving)
+            gone = {name for name, seen in fingerprints.items() if seen is None and name not in names}
             found = await self._changed([name for name in names if name not in self._unloaded])
             return await self._serve(found, gone)
 

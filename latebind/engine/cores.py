@@ -50,9 +50,9 @@ def fitted(settings: ServeConfig, given: Collection[str], *, texts: bool = False
     """
     if not {"workers", "granularities"}.isdisjoint(given):
         return settings
-    there = usable_cores(settings.engine) if on is None else max(1, int(settings.cluster.cpus))
-    cores = beside_frontend(settings.engine) if on is None else max(1, there - 1)
-    threads = settings.engine.threads if "threads" in given else _sharing(there, cores) if texts else None
+    usable = usable_cores(settings.engine) if on is None else max(1, int(settings.cluster.cpus))
+    cores = beside_frontend(settings.engine) if on is None else max(1, usable - 1)
+    threads = settings.engine.threads if "threads" in given else _sharing(usable, cores) if texts else None
     return replace(settings, engine=with_workers(settings.engine, cores, threads=threads))
 
 
@@ -80,15 +80,15 @@ def with_workers(config: EngineConfig, cores: int, *, threads: int | None = None
     return replace(config, workers=max(1, min(MOST_WORKERS, cores // each)), threads=each)
 
 
-def _sharing(there: int, cores: int) -> int:
-    """Return how many threads a worker has if all models read texts: `cores` are those of `there` beside the frontend.
+def _sharing(usable: int, cores: int) -> int:
+    """Return how many threads a worker has if all models read texts: `cores` are those of `usable` beside the frontend.
 
     As few workers as possible share them. A short text, or a step of a writer, takes as long as reading the weights,
     which a worker does once for all that it runs. Of two cores it uses both, and the frontend a part of one: with one
     thread all-MiniLM-L6-v2 took 1.3 times as long for one client, and two workers of T5-small 1.7 times.
     """
     workers = min(MOST_WORKERS, -(-cores // MOST_THREADS))
-    return min(there, max(2, cores // workers))
+    return min(usable, max(2, cores // workers))
 
 
 def _quota(folder: Path) -> float:

@@ -84,17 +84,17 @@ class DeviceStaging:
 
         Rows that differ in size are copied as a batch, once it is known which rows share one (`there`).
         """
-        there = self.models.get(model)
-        if there is None:
+        device_rows = self.models.get(model)
+        if device_rows is None:
             return
         try:
             with self._copying, self.runtime.stream(self._in_stream):
                 for slot in slots:
-                    there.copied[slot] = NOT_COPIED
-                    for rows, source in zip(there.rows, there.inputs, strict=True):
+                    device_rows.copied[slot] = NOT_COPIED
+                    for rows, source in zip(device_rows.rows, device_rows.inputs, strict=True):
                         rows[slot].copy_(source[slot], non_blocking=True)
-                    there.events[slot].record(self._in_stream)
-                    there.copied[slot] = next(self._numbers)
+                    device_rows.events[slot].record(self._in_stream)
+                    device_rows.copied[slot] = next(self._numbers)
         except RuntimeError:
             logger.exception("inputs of %s in slots %s could not be copied to %s", model, slots, self.device)
             self.exit_if_lost()
@@ -173,15 +173,15 @@ class DeviceStream:
 
     def inputs(self, action: Run) -> tuple[Tensor, ...]:
         """Return a view if the rows are contiguous, as they are when requests run in order of arrival, else copies."""
-        there, slots = self._staging.models[action.model], action.slots
-        if any(there.copied[slot] == NOT_COPIED for slot in slots):
+        device_rows, slots = self._staging.models[action.model], action.slots
+        if any(device_rows.copied[slot] == NOT_COPIED for slot in slots):
             raise RuntimeError(f"an input of {action.model} was not copied to {self._staging.device}")
-        there.events[max(slots, key=there.copied.__getitem__)].wait(self._stream)
+        device_rows.events[max(slots, key=device_rows.copied.__getitem__)].wait(self._stream)
         if are_contiguous(slots):
-            return tuple([rows[index_of(slots)] for rows in there.rows])
+            return tuple([rows[index_of(slots)] for rows in device_rows.rows])
         locked = torch.tensor(slots, pin_memory=self._staging.device.type == "cuda")
         index = locked.to(self._staging.device, non_blocking=True)
-        return tuple([rows.index_select(0, index) for rows in there.rows])
+        return tuple([rows.index_select(0, index) for rows in device_rows.rows])
 
     def answer(self, model: str, slots: Sequence[int], results: Sequence[Tensor], places: Sequence[int]) -> None:
         """Wait until computed, then copy on OutStream, so that no worker's outputs queue behind another's launches.

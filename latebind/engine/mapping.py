@@ -27,7 +27,7 @@ from latebind.queries.file.wiring import EITHER, INPUT, Apply, DefinedQuery, Exp
 logger = logging.getLogger(__name__)
 
 TensorAction: TypeAlias = Map | Branch
-Looked: TypeAlias = Branched | Mapped | MapFailed
+TensorEvent: TypeAlias = Branched | Mapped | MapFailed
 
 
 class Group(NamedTuple):
@@ -137,18 +137,18 @@ class Steps:
             found += zip(*[numbers(wired.conditions[node](group), group.size) for node in action.nodes], strict=True)
         return tuple(found)
 
-    def perform_all(self, actions: Sequence[TensorAction], *, more: bool = False) -> list[Looked]:
+    def perform_all(self, actions: Sequence[TensorAction], *, more: bool = False) -> list[TensorEvent]:
         """Perform actions one after another; return the events, which are to be reported together.
 
         Each is performed for all of its requests together. If that raises, it is performed for each of them alone, and
         fails those for which it raises again. For `more` see `Branched`.
         """
-        found, last = list[Looked](), len(actions) - 1
+        found, last = list[TensorEvent](), len(actions) - 1
         for place, action in enumerate(actions):
             found += self._perform(action, more=more or place < last)
         return found
 
-    def _perform(self, action: TensorAction, *, more: bool) -> list[Looked]:
+    def _perform(self, action: TensorAction, *, more: bool) -> list[TensorEvent]:
         try:
             if isinstance(action, Branch):
                 return [Branched(action.requests, action.nodes, self.branch(action), more)]

@@ -249,16 +249,16 @@ def _limit_torch(queries: Iterable[DefinedQuery], threads: int) -> None:
 def _warn_of_shared_cores(config: EngineConfig, models: Sequence[LoadedModel]) -> None:
     """Warn if workers and lookups compete for cores, and say what to do."""
     cores, running = usable_cores(config), at_once(config) if config.granularities else config.workers
-    there = f"{running} workers of {config.threads} threads have {cores} cores"
+    summary = f"{running} workers of {config.threads} threads have {cores} cores"
     if running * config.threads > cores:
-        logger.warning("%s and slow each other down: give more cores, or fewer workers or threads", there)
+        logger.warning("%s and slow each other down: give more cores, or fewer workers or threads", summary)
     for model in models:
         if model.costs.aside and cores <= running * config.threads:
             logger.warning(
                 "%s: lookups aside have no core of their own here (%s): give more, or run `latebind calibrate "
                 "--lookups in-line`",
                 model.spec.name,
-                there,
+                summary,
             )
 
 

@@ -25,7 +25,7 @@ ANSWERED = Outcome.ANSWERED  # looking a member up in its class takes ten times 
 ENDS = {Outcome.REFUSED_LATE: Outcome.EXPIRED, Outcome.REFUSED_LOADING: Outcome.EXPIRED}
 
 
-Look = tuple[str, int | tuple[int, ...], tuple[int, ...]]  # query, node to map or nodes to judge, models chosen
+TensorWork = tuple[str, int | tuple[int, ...], tuple[int, ...]]  # query, node to map or nodes to judge, models chosen
 
 
 class QueryScheduler:
@@ -40,10 +40,11 @@ class QueryScheduler:
         self._steps: dict[int, LiveQuery] = {}  # the query of each step that is a request of its model now
         self._replies: deque[Reply] = deque()  # to steps, not handled yet
         self._pending: list[Event] = []  # not passed to the scheduler of models yet
-        self._looks: dict[Look, list[LiveQuery]] = {}  # not asked for yet, each with the queries that need it
+        # Not requested from the driver yet, each with the queries that need it.
+        self._tensor_work: dict[TensorWork, list[LiveQuery]] = {}
         self._accepted = 0
         self._ended = 0
-        self._looked: dict[type[Event], Callable[..., None]] = {
+        self._tensor_handlers: dict[type[Event], Callable[..., None]] = {
             Branched: self._branched,
             Mapped: self._mapped,
             MapFailed: self._map_failed,
@@ -56,9 +57,9 @@ class QueryScheduler:
         """
         actions: list[Action] = []
         more = False
-        looked = self._looked.get(type(event))
-        if looked is not None:
-            looked(event, now, actions)
+        handler = self._tensor_handlers.get(type(event))
+        if handler is not None:
+            handler(event, now, actions)
             more = event.more  # type: ignore[union-attr]
         elif isinstance(event, Arrived) and event.model in self._served:
             self._arrived(event, now, actions)
@@ -72,8 +73,8 @@ class QueryScheduler:
             self._pass_on(now, actions)
             while self._replies:
                 self._step_ended(self._replies.popleft(), now, actions)
-        if self._looks and not more:
-            self._ask(actions)
+        if self._tensor_work and not more:
+            self._emit_tensor_work(actions)
         return actions
 
     def stats(self) -> dict[str, int]:
@@ -207,25 +208,25 @@ class QueryScheduler:
             elif live.failure is None:
                 self._begin(live, node, now)
         if judged:
-            self._look(live, tuple(judged))
+            self._queue_tensor_work(live, tuple(judged))
         if live.failure is not None:
             for node in live.running:
                 self._pending.append(Cancelled(live.step(node)))
         if not live.work:
             self._end(live, now, actions)
 
-    def _look(self, live: LiveQuery, what: int | tuple[int, ...]) -> None:
+    def _queue_tensor_work(self, live: LiveQuery, what: int | tuple[int, ...]) -> None:
         """Queue a node to map, or nodes to judge, together with other queries that are as far with the same models."""
-        self._looks.setdefault((live.served.name, what, tuple(live.chosen)), []).append(live)
+        self._tensor_work.setdefault((live.served.name, what, tuple(live.chosen)), []).append(live)
 
-    def _ask(self, actions: list[Action]) -> None:
-        for (query, what, chosen), every in self._looks.items():
+    def _emit_tensor_work(self, actions: list[Action]) -> None:
+        for (query, what, chosen), every in self._tensor_work.items():
             requests, slots = tuple([live.request for live in every]), tuple([live.slot for live in every])
             if isinstance(what, int):
                 actions.append(Map(query, requests, slots, what, chosen))
             else:
                 actions.append(Branch(query, requests, slots, what, chosen))
-        self._looks.clear()
+        self._tensor_work.clear()
 
     def _begin(self, live: LiveQuery, node: int, now: float) -> None:
         """Queue a node to map, for the model picked for it now or in advance."""
@@ -239,7 +240,7 @@ class QueryScheduler:
             live.chosen[node], live.levels[node] = option.model, option.level
             live.budgets[node], live.began[node] = choice.budget, now
         live.move(node, MAPPED)
-        self._look(live, node)
+        self._queue_tensor_work(live, node)
 
     def _end(self, live: LiveQuery, now: float, actions: list[Action]) -> None:
         del self._live[live.request]

@@ -158,21 +158,21 @@ class Tensor:
         except FloatingPointError:
             raise InvalidRequest(f"{self.title} has a number that is too large for {self.datatype}") from None
         except (ValueError, OverflowError, RecursionError) as error:
-            why: object = error
+            reason: object = error
             if isinstance(error, OverflowError):
                 known: Any = np.iinfo(self.dtype) if self.dtype.kind in "iu" else np.finfo(self.dtype)
-                why = f"values must be {known.min} to {known.max}"
+                reason = f"values must be {known.min} to {known.max}"
             elif isinstance(error, ValueError) and not isinstance(error, msgspec.MsgspecError):  # numpy's own
-                why = "lists on the same level differ in length"
-            raise self._not_such(why) from None
+                reason = "lists on the same level differ in length"
+            raise self._not_such(reason) from None
         if array.size != items or (is_nested and array.shape != tuple(shape)):
             raise InvalidRequest(f"{self.title}: data has shape {list(array.shape)}, but `shape` says {list(shape)}")
         if self._is_limited:
             self._check_limit(array)
         return array.reshape(shape)
 
-    def _not_such(self, why: object) -> InvalidRequest:
-        return InvalidRequest(f"{self.title} has data that is not {self.datatype}: {why}")
+    def _not_such(self, reason: object) -> InvalidRequest:
+        return InvalidRequest(f"{self.title} has data that is not {self.datatype}: {reason}")
 
     def _array(self, values: list[Any]) -> Array:
         with np.errstate(over="raise"):

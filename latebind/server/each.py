@@ -115,18 +115,18 @@ class Sending:
         """
         held: set[Claim] = set()  # claims to release here, unless that has been done
         tasks: list[asyncio.Task[Answer]] = []
-        there: ModelSpec | None = None
+        current: ModelSpec | None = None
         new = 0  # rows since the event loop had a turn
         try:
             async with asyncio.TaskGroup() as group:
                 for part in parts:
                     claim = await self._claimed(part, rows)
                     held.add(claim)
-                    if there is None:
-                        there = claim.spec
-                    elif claim.spec is not there and (there.steps or claim.spec != there):
+                    if current is None:
+                        current = claim.spec
+                    elif claim.spec is not current and (current.steps or claim.spec != current):
                         # A query's models may have changed although clients see the same query.
-                        raise Superseded(there.name)
+                        raise Superseded(current.name)
                     tasks.append(group.create_task(self._answered(claim, held)))
                     new += len(part.rows)
                     if new >= self.spec.max_batch:  # a batch is complete: it goes to the engine now

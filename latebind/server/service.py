@@ -324,8 +324,8 @@ class Service:
         with self._followed(spec, Call((), len(rows), (), id=terms.id), parent, terms.began) as followed:
             deadline = self._deadline(spec, terms, len(rows))
 
-            def check(there: ModelSpec) -> None:
-                self._check_version(there, spec, version, preprocessor)
+            def check(current: ModelSpec) -> None:
+                self._check_version(current, spec, version, preprocessor)
 
             callbacks = self._give_back, partial(self._unclaimed, spec)
             sending = Sending(self.gateway, spec, check, *callbacks, deadline, terms.priority, followed)
@@ -346,11 +346,11 @@ class Service:
         try:
             return await self._read_and_answered(spec, call, given, terms, version, parent)
         except Superseded:
-            there = self.model(spec.name, version)
-            self._check_version(there, spec, version, None)
-            if there.about.raw != spec.about.raw:
+            current = self.model(spec.name, version)
+            self._check_version(current, spec, version, None)
+            if current.about.raw != spec.about.raw:
                 raise
-            return await self._read_and_answered(there, call, given, terms, version, parent)
+            return await self._read_and_answered(current, call, given, terms, version, parent)
 
     async def _read_and_answered(
         self, spec: ModelSpec, call: Call, given: Given, terms: Terms, version: str | None, parent: str
@@ -478,18 +478,18 @@ class Service:
         self.turned_away.setdefault(spec.name, Counter())[reason] += rows
 
     def _check_version(
-        self, there: ModelSpec, spec: ModelSpec, version: str | None, preprocessor: Preprocessor | None
+        self, current: ModelSpec, spec: ModelSpec, version: str | None, preprocessor: Preprocessor | None
     ) -> None:
         """Raise unless a version that replaced `spec` may answer: same tensors, made by the same preprocessor.
 
         Raises `NotFound` and `Superseded`.
         """
-        if version is not None and version != there.version:
-            raise _no_version(there, version)
-        if (spec.inputs, spec.outputs, spec.dims) != (there.inputs, there.outputs, there.dims):
-            raise Superseded(there.name)
-        if preprocessor is not None and self.gateway.preprocessor(there.name) is not preprocessor:
-            raise Superseded(there.name)
+        if version is not None and version != current.version:
+            raise _no_version(current, version)
+        if (spec.inputs, spec.outputs, spec.dims) != (current.inputs, current.outputs, current.dims):
+            raise Superseded(current.name)
+        if preprocessor is not None and self.gateway.preprocessor(current.name) is not preprocessor:
+            raise Superseded(current.name)
 
     def reading_parameters(self, spec: ModelSpec, rows: Sequence[Prepared]) -> dict[str, object]:
         """Return the parameters of a reply that say what was read: the tokens of texts, and whether a row was cut."""

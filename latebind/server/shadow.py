@@ -67,12 +67,12 @@ class Shadows:
             name = split.served[version]
             if spec.name == name:
                 continue
-            there, counts = self._gateway.models.get(name), self._counts.setdefault(name, Counter())
-            if there is None or there.inputs != spec.inputs or name in self._tasks or not self._may_run():
+            shadow, counts = self._gateway.models.get(name), self._counts.setdefault(name, Counter())
+            if shadow is None or shadow.inputs != spec.inputs or name in self._tasks or not self._may_run():
                 counts["passed_over"] += len(answer.left_at)
                 continue
             own = {tensor: [row.copy() for row in each] for tensor, each in rows.items()}
-            self._tasks[name] = task = asyncio.create_task(self._ask(there, own, answer, counts))
+            self._tasks[name] = task = asyncio.create_task(self._ask(shadow, own, answer, counts))
             task.add_done_callback(partial(self._ended, name))
 
     async def close(self) -> None:

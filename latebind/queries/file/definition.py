@@ -312,9 +312,9 @@ class _Reading:
         model = given.models[0].name
         with self._source.about("nodes", name, "inputs", spec.name):
             found, wanted = tensor(given.inputs[0][spec.name], self), Kind(spec.dtype, spec.sizes or spec.shape)
-            there = found.kind.shape
-            for size, side in zip(wanted.shape, there, strict=False):
-                if isinstance(size, str) and len(there) == len(wanted.shape) and size not in sizes:
+            actual = found.kind.shape
+            for size, side in zip(wanted.shape, actual, strict=False):
+                if isinstance(size, str) and len(actual) == len(wanted.shape) and size not in sizes:
                     sizes[size] = side
                     self._check_size(side, given, size, "nodes", name, "inputs", spec.name)
             shape = tuple([in_terms(size, sizes) for size in wanted.shape])

@@ -332,9 +332,9 @@ def _cast(x: Expression, dtype: Expression) -> Kind:
 
 def _reshape(x: Expression, first: Expression, *sizes: Expression) -> Kind:
     values, shape = _tensor("reshape", x), _size("reshape", (first, *sizes))
-    there = prod(_fixed("reshape", values))
-    if prod(shape) != there:
-        raise QueryError(f"reshape cannot make {_sized(shape)} of {values}: it has {there} values")
+    total = prod(_fixed("reshape", values))
+    if prod(shape) != total:
+        raise QueryError(f"reshape cannot make {_sized(shape)} of {values}: it has {total} values")
     return Kind(values.dtype, shape, values.below)
 
 

@@ -93,12 +93,12 @@ class Reads:
         self.made |= dict.fromkeys([made for _, made in way.read.makes], way)
         return {its: ast.Name(made) for its, made in way.read.makes}
 
-    def dims(self, there: Collection[str]) -> dict[str, Dim]:
-        """Return the dimensions of what is made. Raises `QueryError` if one has a name that is `there` already."""
+    def dims(self, known: Collection[str]) -> dict[str, Dim]:
+        """Return the dimensions of what is made. Raises `QueryError` if one has a name that is `known` already."""
         found = dict[str, Dim]()
         for way in self:
             for dim in way.dims().values():
-                if dim.name in there or dim.name in found:
+                if dim.name in known or dim.name in found:
                     message = f"the lengths of what {way.node} reads are called {dim.name} already: take another name"
                     raise self._source.error(message, "dims", dim.name)
                 found[dim.name] = dim

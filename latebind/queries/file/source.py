@@ -68,8 +68,8 @@ class Source:
         lines: dict[Keys, int] = {}
         for path, line in _places(self.text):
             lines.setdefault(path, line)
-        there = (keys[:count] for count in range(len(keys), 0, -1) if keys[:count] in lines)
-        return lines[found] if (found := next(there, None)) else 1
+        existing = (keys[:count] for count in range(len(keys), 0, -1) if keys[:count] in lines)
+        return lines[found] if (found := next(existing, None)) else 1
 
     def error(self, message: str, *keys: str) -> LocatedError:
         """Return the error about the value under these keys."""

@@ -67,11 +67,11 @@ def models_of(
         if name in names[:place]:
             raise source.error(f"{'.'.join(where)} has {name!r:.100} twice: name each once", *where)
         if name not in models:
-            there = ", ".join(models) or "none"
-            raise source.error(f"there is no model {name!r:.200}: there are {there:.1000}", *where)
+            known = ", ".join(models) or "none"
+            raise source.error(f"there is no model {name!r:.200}: there are {known:.1000}", *where)
         if any(kind is not StageKind.STATIC for kind in models[name].kinds):
-            why = "a step of a query must answer in one pass"
-            raise source.error(f"model {name} is a sequence model, which answers step by step: {why}", *where)
+            reason = "a step of a query must answer in one pass"
+            raise source.error(f"model {name} is a sequence model, which answers step by step: {reason}", *where)
         tensors = (*models[name].inputs, *models[name].outputs)
         if any(spec.dtype not in COMPUTED_DTYPES for spec in tensors):
             message = f"queries compute only with {', '.join(COMPUTED_DTYPES)}"

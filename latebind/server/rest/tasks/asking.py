@@ -60,8 +60,8 @@ def chosen(service: Service, name: str | None, *tasks: Task, key: str = "") -> M
     else:
         problem = "the call names no `model`"
     names = ", ".join([spec.name for spec in fit[:20]])
-    there = f"of which there are {names}" if names else "of which none is served"
-    raise InvalidRequest(f"{problem}: ask one to {' or '.join(tasks)} texts, {there}")
+    available = f"of which there are {names}" if names else "of which none is served"
+    raise InvalidRequest(f"{problem}: ask one to {' or '.join(tasks)} texts, {available}")
 
 
 def _fits(spec: ModelSpec, tasks: Sequence[Task]) -> bool:
@@ -257,8 +257,8 @@ class Asking:
             return await self._result(await read(self))
         except Superseded:
             assert self.spec.about.task is not None
-            there = replace(self, spec=chosen(self.service, self.spec.public_name, self.spec.about.task))
-            return await there._result(await read(there))
+            current = replace(self, spec=chosen(self.service, self.spec.public_name, self.spec.about.task))
+            return await current._result(await read(current))
 
     async def _result(self, rows: Sequence[Prepared]) -> Result:
         preprocessor = self.service.gateway.preprocessor(self.spec.name)  # of this version, or the call fails

@@ -334,6 +334,7 @@ class Engines:
                 named=serving.split_names(),
                 queries=tuple(str(query.path) for query in serving.queries.values()),
                 event_log=f"{log}.{self._number}" if log and self._number > 1 else log,
+                replaces=self._engine is not None and self.ready(),
             )
             await engine.begin(order, partial(self._report_loading, [*serving.models]))
             found = serving.renamed(engine.order)

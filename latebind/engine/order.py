@@ -38,7 +38,8 @@ FORGET = b"forget"  # a later line: reset the metrics, requests so far were tria
 class EngineOrder:
     """The first line to the engine: which model directories to serve, and how.
 
-    `queries` are files over these models. `named` are the names for directories that hold versions of one model.
+    `queries` are files over these models. `named` are the names for directories that hold versions of one model. If it
+    `replaces` an engine that serves, everything is compiled before it takes over; otherwise calls wait for it.
     """
 
     directories: tuple[str, ...]
@@ -50,6 +51,7 @@ class EngineOrder:
     queries: tuple[str, ...] = ()
     log_format: str = "text"
     named: dict[str, str] = field(default_factory=dict)
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)

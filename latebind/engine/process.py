@@ -91,7 +91,8 @@ class Engine:
             loader = Loader(pieces, running)
             too_large = report_memory(workers[0], order.residency.budget, residency.budget)
         else:
-            workers = load_for_workers(running.loading(paths), config, named=order.named, later=self._leave)
+            later = None if order.replaces else self._leave
+            workers = load_for_workers(running.loading(paths), config, named=order.named, later=later)
         models = workers[0]
         if any(model.promises.thresholds for model in models) and not make_policy(order.policy).counts_exits:
             raise ConfigError(f"the policy {order.policy.name} chooses no levels: take late, or leave the floor out")

@@ -75,13 +75,14 @@ class Pretended:
         self.on_lost: Callable[[], None] | None = None
         self.owes_answer = 0.0
         self.log: str | None = None
+        self.replaces = False
         self._alive = False
         self._ran: tuple[int, ...] = ()
         self.closed = asyncio.Event()
         self.lost_calls = Counter[str]()
 
     async def begin(self, order: EngineOrder, loading: Callable[[int], None] | None = None) -> None:
-        self.log = order.event_log
+        self.log, self.replaces = order.event_log, order.replaces
         for number, path in enumerate(order.directories):
             self._ran = (number,)
             if loading is not None:

@@ -195,6 +195,17 @@ async def test_a_new_version_takes_over_once_and_the_engine_before_it_ends(place
         assert await shop.catalogue.reload() == []
 
 
+async def test_only_an_engine_that_replaces_one_that_serves_has_time_to_compile_everything_before(
+    place: Path, monkeypatch: Patch
+) -> None:
+    async with open_shop(place, monkeypatch) as shop:
+        await shop.catalogue.load("scale")
+        shop.engine.die()
+        await shop.ended()
+        await shop.catalogue.load("scale")
+        assert [engine.replaces for engine in shop.machine.engines] == [False, True, False, False, True]
+
+
 async def test_a_bad_version_leaves_the_old_one_serving_and_says_why(place: Path, monkeypatch: Patch) -> None:
     async with open_shop(place, monkeypatch, ["scale"]) as shop:
         add_second(place)

@@ -147,8 +147,11 @@ def test_a_model_whose_costs_are_measured_at_the_start_is_compiled_whole_before(
     assert not kept
 
 
-def test_an_engine_compiles_for_batches_while_it_serves(chain: ModelDirectory) -> None:
-    order = EngineOrder((str(chain.path),), EngineConfig(workers=2), PolicyConfig())
+@pytest.mark.parametrize("replaces", [False, True])
+def test_an_engine_compiles_for_batches_while_it_serves_unless_another_serves(
+    chain: ModelDirectory, replaces: bool
+) -> None:
+    order = EngineOrder((str(chain.path),), EngineConfig(workers=2), PolicyConfig(), replaces=replaces)
     threads, slots = torch.get_num_threads(), create_file()
     (ours, messages), (asking, control) = socket.socketpair(), socket.socketpair()
     with ours, messages, asking, control, ThreadPoolExecutor(1) as beside:
@@ -163,4 +166,6 @@ def test_an_engine_compiles_for_batches_while_it_serves(chain: ModelDirectory) -
         serving.result()
     os.close(slots)
     torch.set_num_threads(threads)
-    assert (len(before) > 2, any(before), all(of_workers(workers))) == (True, False, True)
+    assert len(before) > 2
+    assert before == [replaces] * len(before)
+    assert all(of_workers(workers))

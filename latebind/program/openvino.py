@@ -29,6 +29,10 @@ try:  # an optional dependency
     from openvino import opset13 as ops
 except ImportError:
     openvino = None
+else:
+    # OpenVINO makes its table of dtypes when the first one is asked for, and lets go of Python's lock meanwhile: of two
+    # threads that ask at the same time, each would wait for what the other holds, for ever. Imports run on one thread.
+    openvino.Type.f32.to_dtype()
 
 Foreign = Any  # an object of OpenVINO, which comes without types
 

@@ -192,7 +192,7 @@ def test_a_cache_that_does_not_fit_its_stage_is_refused(built: Built, tmp_path: 
     directory = copy_of(built.directory, tmp_path)
     name = graph_file(built.report.caches.lookups[0].name)
     graph = directory.read(name).replace(b'"features"', b'"other"')
-    with pytest.raises(RepositoryError, match="no learned cache"):
+    with pytest.raises(RepositoryError, match="not a learned cache"):
         load_lookups(directory.write_files({name: graph}), backend="eager")
 
 

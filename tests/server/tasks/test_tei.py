@@ -127,8 +127,12 @@ def test_tokens_that_belong_together_are_one_entity(served: Served) -> None:
     single = served.told("/predict", {**body, "parameters": {"aggregation_strategy": "none", "ignore_labels": []}})
     assert [entry["entity"] for entry in single] == [entry["label"] for entry in tokens(served, TEXT)]
     joined = served.told("/predict", {**body, "parameters": {"ignore_labels": []}})
-    assert len(joined) < len(single)
-    assert joined[0]["start"] == single[0]["start"]
+    # Which tags an untrained network gives depends on how the tokenizer's training broke ties.
+    tags = [entry["entity"] for entry in single]
+    kinds = [tag.removeprefix("B-").removeprefix("I-") for tag in tags]
+    first = [n for n, tag in enumerate(tags) if not n or tag.startswith("B-") or kinds[n] != kinds[n - 1]]
+    assert [entry["start"] for entry in joined] == [single[n]["start"] for n in first]
+    assert [entry["entity_group"] for entry in joined] == [kinds[n] for n in first]
     assert joined[-1]["end"] == single[-1]["end"]
     for entry in joined:
         parts = [one["score"] for one in single if entry["start"] <= one["start"] and one["end"] <= entry["end"]]

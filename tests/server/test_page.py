@@ -160,6 +160,49 @@ def test_names_are_shown_as_text_whatever_they_are(browser: Any) -> None:
             assert not page.errors
 
 
+def test_what_was_served_after_the_figures_were_taken_is_shown_as_soon_as_it_has_some(browser: Any) -> None:
+    with opened() as site, page_at(browser, site) as page:
+        for view, name, text in (("/query/traffic", "traffic", "gate"), ("/model/double", "double", "stage 0")):
+            page.open(view)
+            page.wait_for(f"{name} is not served")
+            site.gateway.answered[name] += 1
+            page.wait_for(text)
+            assert page.text("#view h2").startswith(name)
+            assert "not served" not in page.text("#view")
+        assert not page.errors
+
+
+def test_a_model_that_went_while_the_page_was_open_ends_nothing(browser: Any) -> None:
+    with opened() as site, page_at(browser, site) as page:
+        site.gateway.answered.update({"double": 5, "half": 5})
+        page.open()
+        rows = page.tab.locator("section.card tbody tr")
+        rows.filter(has_text="half").wait_for(timeout=PATIENCE * 1e3)
+        site.gateway.answered["half"] += 5
+        rows.filter(has_text=re.compile("half.* ms")).wait_for(timeout=PATIENCE * 1e3)  # its rows have a rate and p50
+        del site.gateway.answered["half"]
+        page.tab.locator("tr", has=page.tab.locator("span:not(:has(a))", has_text=re.compile("^half"))).wait_for(
+            timeout=PATIENCE * 1e3
+        )
+        site.gateway.answered["double"] += 1234
+        page.tab.locator("tr", has_text="1,239").wait_for(timeout=PATIENCE * 1e3)
+        assert not page.errors
+
+
+def test_figures_that_a_page_fails_to_show_are_reported_and_the_next_are_shown(browser: Any) -> None:
+    with opened() as site, page_at(browser, site) as page:
+        site.gateway.answered["double"] += 1
+        broken = site.get("/dashboard/data").json()
+        broken["snapshot"]["models"]["double"] = {}
+        page.tab.route("**/dashboard/data", lambda route: route.fulfill(json=broken))
+        page.open("/model/double")
+        page.tab.locator("#health", has_text="this page failed to show them").wait_for(timeout=PATIENCE * 1e3)
+        assert page.errors
+        page.tab.unroute("**/dashboard/data")
+        page.wait_for("stage 0")
+        page.tab.locator("#health", has_text="all is well").wait_for(timeout=PATIENCE * 1e3)
+
+
 def test_long_names_of_steps_wrap_within_their_boxes(browser: Any) -> None:
     with opened() as site:
         name = "sentiment-of-product-reviews-in-any-language"

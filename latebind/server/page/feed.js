@@ -53,13 +53,13 @@ export class Feed {
   async fetchFigures() {
     const data = await fetched("data");
     const before = this.data;
+    this.data = data; // first: figures that nothing can be worked out of are compared with once, not for ever
     if (before !== null && data.at > before.at && data.snapshot.age === undefined) {
       this.rows.push({ at: data.at, seconds: data.at - before.at, models: changes(data, before) });
     }
     this.rows = this.rows.filter((row) => row.at >= data.at - REMEMBERED && row.at <= data.at);
     this.past.push([performance.now(), data.snapshot.models]);
     if (this.past.length > PAST) this.past.shift();
-    this.data = data;
     this.error = null;
     this.changed();
   }

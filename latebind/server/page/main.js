@@ -59,7 +59,14 @@ function tell() {
     const found = troubles.length === 0 ? "all is well" : troubles.length === 1 ? "1 trouble" : `${troubles.length} troubles`;
     write(health, `${found}${server.ready ? "" : " · not ready"} · version ${server.version}`);
   }
-  if (data) view.show(feed);
+  if (!data) return;
+  try {
+    view.show(feed);
+  } catch (failure) { // a fault of this page; the next figures may be drawn
+    health.className = "bad";
+    write(health, `this page failed to show them: ${failure.message}`);
+    console.error(failure);
+  }
 }
 
 function askForToken() {

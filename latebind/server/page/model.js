@@ -1,7 +1,6 @@
 // One model: where requests leave it, how faithful its learned caches are, its batches and latencies.
 
 import { Chart, colour } from "./charts.js";
-import { write } from "./dom.js";
 import { Fidelity } from "./fidelity.js";
 import { padding, rate } from "./figures.js";
 import { Served } from "./served.js";
@@ -21,12 +20,8 @@ export class Model extends Served {
   }
 
   show(feed) {
-    const model = feed.model(this.name);
-    if (model === undefined || model.figures === undefined) {
-      write(this.title, `${this.name} is not served`);
-      return;
-    }
-    write(this.title, `${model.name}, version ${model.version}`);
+    const model = this.find(feed);
+    if (model === undefined) return;
     this.troubles.show(feed);
     this.showKey(feed, model, (sum) => [...lengths(model.figures, sum), ...worth(feed.picture?.models[this.name]?.importance)]);
     this.stages.show(model, feed);

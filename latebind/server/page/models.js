@@ -111,7 +111,7 @@ export class Models {
 function row(model, feed, rows, trouble) {
   const figures = feed.data.snapshot.models[model.name];
   const sum = gathered(rows, model.name);
-  const of = (part) => (sum.answered ? percentile(figures.latency_seconds.le, sum.latency, part) : "");
+  const of = (part) => (sum.answered && figures ? percentile(figures.latency_seconds.le, sum.latency, part) : "");
   const some = (value) => (value ? count(value) : "");
   const asked = sum.answered + sum.refused + sum.lost;
   const held = feed.data.snapshot.memory?.models[model.name];

@@ -1,6 +1,6 @@
 // A query: its steps as a graph, what was planned for each and spent, and which models answered it.
 
-import { Table, element, shape, write } from "./dom.js";
+import { Table, element, shape } from "./dom.js";
 import { NOTHING, count, milliseconds, percentile, share } from "./figures.js";
 import { Served } from "./served.js";
 
@@ -26,11 +26,8 @@ export class Query extends Served {
   }
 
   show(feed) {
-    const model = feed.model(this.name);
-    if (model === undefined) {
-      write(this.title, `${this.name} is not served`);
-      return;
-    }
+    const model = this.find(feed);
+    if (model === undefined) return;
     this.troubles.show(feed);
     const steps = feed.data.snapshot.steps?.[this.name] ?? {};
     this.showKey(feed, model);

@@ -1,6 +1,6 @@
 // What is served by a name, a model or a query: how its page begins, with title, troubles and key figures.
 
-import { KeyFigures, element } from "./dom.js";
+import { KeyFigures, element, write } from "./dom.js";
 import { count, gathered, lately, percentile, rate } from "./figures.js";
 import { Troubles } from "./troubles.js";
 
@@ -32,6 +32,17 @@ export class Served {
 
   place(...cards) {
     this.node = element("div", {}, this.title, this.troubles.node, this.key.node, this.endings, element("div", { class: "cards" }, ...cards));
+  }
+
+  // The model with its figures; undefined, which the title says, where it has none: it went, or came after they were taken.
+  find(feed) {
+    const model = feed.model(this.name);
+    if (model?.figures === undefined) {
+      write(this.title, `${this.name} is not served`);
+      return undefined;
+    }
+    write(this.title, model.steps.length ? model.name : `${model.name}, version ${model.version}`);
+    return model;
   }
 
   // `more` makes further key figures of what was summed up over the last seconds.

@@ -5,6 +5,7 @@ import { count, share } from "./figures.js";
 
 export class Stages {
   constructor() {
+    this.version = null; // that the rows are of
     this.rows = [];
     this.list = element("div", { class: "stages" });
     const legend = (paint, text) => {
@@ -17,9 +18,14 @@ export class Stages {
   }
 
   show(model, feed) {
+    if (this.version !== model.version) { // another may have other stages
+      this.version = model.version;
+      this.rows = [];
+      this.list.replaceChildren();
+    }
     const left = model.figures.left_at;
     const earlier = feed.before(model.name)?.left_at ?? left;
-    const recent = left.map((number, stage) => Math.max(0, number - earlier[stage]));
+    const recent = left.map((number, stage) => Math.max(0, number - (earlier[stage] ?? 0)));
     const lane = feed.picture?.models[model.name];
     const now = present(model, feed.picture);
     const all = left.reduce((sum, number) => sum + number, 0);

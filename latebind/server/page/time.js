@@ -25,6 +25,7 @@ export class Time {
     const names = feed.data.models.map((model) => model.name);
     if (this.names !== JSON.stringify(names)) {
       this.names = JSON.stringify(names);
+      if (!names.includes(this.name)) this.name = null;
       this.choice.replaceChildren(...[ALL, ...names].map((name) => element("option", { value: name }, name)));
       this.choice.selectedIndex = 1 + names.indexOf(this.name);
     }
